@@ -1,0 +1,1 @@
+"""Pawl: durable message workflows."""
