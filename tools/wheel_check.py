@@ -64,7 +64,8 @@ def check_contents(wheel: Path) -> None:
     """Fails if the wheel lacks a file that it needs at run time or carries one that is not its own."""
     names = zipfile.ZipFile(wheel).namelist()
     missing = [name for name in EXPECTED if name not in names]
-    lua_here = {str(path.relative_to(ROOT / "server")) for path in (ROOT / "server/pawl_server/lua").rglob("*.lua")}
+    scripts = (ROOT / "server/pawl_server/lua").rglob("*.lua")
+    lua_here = {str(path.relative_to(ROOT / "server")) for path in scripts}
     missing += sorted(lua_here - set(names))
     strays = [name for name in names if not name.startswith(("pawl/", "pawl_server/", "pawl_workflows-"))]
     if missing or strays:
@@ -81,9 +82,12 @@ def new_environment(folder: Path, requirement: str) -> Path:
 
 
 def clean_environment() -> dict[str, str]:
-    """Returns this process's variables without those that could lend the wheel something of the repository."""
-    dropped = {"PYTHONPATH", "VIRTUAL_ENV"}
-    return {name: value for name, value in os.environ.items() if name not in dropped and not name.startswith("PAWL_")}
+    """Returns this process's variables without those that could lead into the repository."""
+    kept = dict(os.environ)
+    for name in os.environ:
+        if name.startswith("PAWL_") or name in ("PYTHONPATH", "VIRTUAL_ENV"):
+            del kept[name]
+    return kept
 
 
 def run_demo(programs: Path, folder: Path, documents: int | None) -> None:
@@ -100,7 +104,9 @@ def run_demo(programs: Path, folder: Path, documents: int | None) -> None:
 
 def main() -> None:
     """Runs all checks; the exit code is 0 only if each of them held."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description="Proves that the built wheel works in an empty environment."
+    )
     options.add_argument("--documents", type=int, default=None, help="documents of the demo, all by default")
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="pawl-wheel-") as name:

@@ -1,0 +1,26 @@
+"""What all tests share. Order, time limits and strictness are in pyproject.toml; fixtures live beside their readers.
+
+Tests run in random order (pytest-randomly prints the seed; `--randomly-seed=N` repeats a run) and in parallel, so
+none may count on another, on a port number or on the working folder.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "pawl", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("long", parent=settings.get_profile("pawl"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "pawl"))
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the caller's PAWL_* variables out of the tests."""
+    for name in list(os.environ):
+        if name.startswith("PAWL_"):
+            monkeypatch.delenv(name)
