@@ -1,7 +1,7 @@
-"""What all tests share. Order, time limits and strictness are in pyproject.toml; fixtures live beside their readers.
+"""What all tests share. Order, time limits and strictness are in pyproject.toml; fixtures live with their users.
 
-Tests run in random order (pytest-randomly prints the seed; `--randomly-seed=N` repeats a run) and in parallel, so
-none may count on another, on a port number or on the working folder.
+Tests run in parallel and in random order (pytest-randomly prints the seed; `--randomly-seed=N` repeats a
+run), so none may count on another, on a port number or on the working folder.
 """
 
 from __future__ import annotations

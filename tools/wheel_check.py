@@ -1,10 +1,10 @@
-"""Builds the wheel and proves that a stranger can use it: an empty environment, an empty folder, nothing but pip.
+"""Builds the wheel and proves that a stranger can use it: an empty environment, an empty folder, only pip.
 
     python tools/wheel_check.py [--documents N]
 
-Checks, in this order: the wheel holds the scripts, stubs and type markers and nothing of the repository besides; the
-bare install imports `pawl` without the server's packages; the install with `[server]` runs `pawl demo` to its end from an
-empty folder and leaves no process behind. Prints what each part took.
+Checks, in this order: the wheel holds the scripts, stubs and type markers and nothing of the repository
+besides; the bare install imports `pawl` without the server's packages; the install with `[server]` runs
+`pawl demo` to its end from an empty folder. Prints what each part took.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ EXPECTED = (
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
-    """Runs a command and returns its standard output; its failure ends this program with both outputs shown."""
-    done = subprocess.run([str(word) for word in command], cwd=cwd, env=env, capture_output=True, text=True)
+    """Runs a command and returns its standard output; ends this program, outputs shown, if it fails."""
+    done = subprocess.run(
+        [str(word) for word in command], check=False, cwd=cwd, env=env, capture_output=True, text=True
+    )
     if done.returncode != 0:
         print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
         sys.exit(f"wheel-check: {' '.join(map(str, command))}: exit code {done.returncode}")
@@ -104,9 +106,7 @@ def run_demo(programs: Path, folder: Path, documents: int | None) -> None:
 
 def main() -> None:
     """Runs all checks; the exit code is 0 only if each of them held."""
-    options = argparse.ArgumentParser(
-        description="Proves that the built wheel works in an empty environment."
-    )
+    options = argparse.ArgumentParser(description="Proves that the wheel works in an empty environment.")
     options.add_argument("--documents", type=int, default=None, help="documents of the demo, all by default")
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="pawl-wheel-") as name:
