@@ -1,8 +1,8 @@
 """Protoc plugin that writes `*_pb2_grpc.py`.
 
-grpcio-tools holds the gRPC generator inside its own protoc, so buf can't call it as a plugin. This plugin passes the
-request's descriptors to that protoc and returns the files it writes, for proto files that have a service. Runs in the
-tool venv (tools/requirements-gen.txt).
+grpcio-tools holds the gRPC generator inside its own protoc, so buf can't call it as a plugin. This plugin
+passes the request's descriptors to that protoc and returns the files it writes, for proto files that have a
+service. Runs in the tool venv (tools/requirements-gen.txt).
 """
 
 import subprocess
@@ -29,7 +29,8 @@ def generate(request: plugin_pb2.CodeGeneratorRequest) -> plugin_pb2.CodeGenerat
         out = Path(folder, "out")
         out.mkdir()
         command = [sys.executable, "-m", "grpc_tools.protoc", f"--descriptor_set_in={descriptors}"]
-        done = subprocess.run([*command, f"--grpc_python_out={out}", *wanted], capture_output=True, text=True)
+        command += [f"--grpc_python_out={out}", *wanted]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             response.error = done.stderr
             return response

@@ -1,9 +1,9 @@
 """Makes the text that Redis runs from the Lua sources.
 
 One bundle = shebang line, preamble, the top-level definitions of lua/lib that the body reaches, the body. A
-helper in a script costs time on every call, used or not, so unused definitions are left out and constants that
-are numbers are written in place of their names. Comments and blank lines go too, so that a new comment keeps
-the SHA. `Bundle.locate` maps a line that Redis names in an error back to its source line.
+helper in a script costs time on every call, used or not, so unused definitions are left out and constants
+that are numbers are written in place of their names. Comments and blank lines go too, so that a new comment
+keeps the SHA. `Bundle.locate` maps a line that Redis names in an error back to its source line.
 """
 
 import re

@@ -1,8 +1,9 @@
 """The machine-read header of a Lua script: one transition or query.
 
 The header is the block of comment lines at the top of a file. Its first line is `--- name: summary.`; after
-it come prose lines and `-- @tag` lines. A comment line without a tag continues the tag above it. Nothing in it
-is decoration: the bundler writes the preamble from it, tools/gen.py the typed wrapper and the reference page.
+it come prose lines and `-- @tag` lines. A comment line without a tag continues the tag above it. Nothing in
+it is decoration: the bundler writes the preamble from it, tools/gen.py the typed wrapper and the reference
+page.
 """
 
 import keyword

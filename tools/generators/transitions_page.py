@@ -1,0 +1,83 @@
+"""docs/reference/transitions.md, from the script headers."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pawl_server.store.bundle import load_bundles
+from pawl_server.store.lua_header import Field, Header
+from tools.generators.markdown import note, table
+
+_OOM = {
+    "allow": "runs although Redis is at maxmemory",
+    "deny": "is refused while Redis is at maxmemory",
+    "reads": "only reads",
+}
+_INTRO = """
+Every state change is one Lua script under `server/pawl_server/lua`, run atomically in one partition. A script
+answers one reply per item: a word, then its fields. Any script may answer `MOVING` while its slot moves
+between cluster nodes.
+"""
+
+
+def generate(root: Path) -> dict[str, str]:
+    """Returns the page. Raises LuaError."""
+    headers = [bundle.header for bundle in load_bundles(root / "server/pawl_server/lua").values()]
+    return {"docs/reference/transitions.md": transitions_page(headers)}
+
+
+def transitions_page(headers: Iterable[Header]) -> str:
+    """One section per script, transitions first, after the diagram of turn states."""
+    headers = list(headers)
+    parts = ["# Transitions", note("the headers of server/pawl_server/lua"), _INTRO.strip()]
+    parts += ["## Turn states", diagram(headers)]
+    for title, kind in (("## Transitions", "transition"), ("## Queries", "query")):
+        chosen = [header for header in headers if header.kind == kind]
+        if chosen:
+            parts += [title, *(_section(header) for header in chosen)]
+    return "\n\n".join(parts) + "\n"
+
+
+def diagram(headers: Iterable[Header]) -> str:
+    """The mermaid state diagram of all @from/@to lines."""
+    edges: dict[tuple[str, str], list[str]] = {}
+    for header in headers:
+        for move in header.moves:
+            for source in move.sources or ("[*]",):
+                for target in move.targets or ("[*]",):
+                    edges.setdefault((source, target), []).append(header.name)
+    lines = [
+        f"    {source} --> {target}: {', '.join(names)}" for (source, target), names in sorted(edges.items())
+    ]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
+
+
+def _section(header: Header) -> str:
+    parts = [f"### {header.name}", header.summary[:1].upper() + header.summary[1:]]
+    if header.prose:
+        parts.append(header.prose)
+    for title, fields in (("argument", header.args), ("item field", header.items)):
+        if fields:
+            parts.append(
+                table((title, "type", "meaning"), ((f"`{one.name}`", one.type, one.doc) for one in fields))
+            )
+    parts.append(
+        table(("reply", "fields"), ((f"`{one.word}`", _fields(one.fields)) for one in header.replies))
+    )
+    facts = [f"At maxmemory: {_OOM[header.oom]}."]
+    if header.moves:
+        facts.append(f"Turn: {'; '.join(_move(move.sources, move.targets) for move in header.moves)}.")
+    facts.append(f"Keys: {', '.join(f'`{name}`' for name in header.keyspaces) or 'none'}.")
+    if header.emits:
+        facts.append(f"Events: {', '.join(f'`{name}`' for name in header.emits)}.")
+    if header.specs:
+        facts.append(f"Rules: {', '.join(header.specs)}.")
+    return "\n\n".join([*parts, "  \n".join(facts)])
+
+
+def _move(sources: Iterable[str], targets: Iterable[str]) -> str:
+    before, after = ", ".join(sources) or "none", ", ".join(targets) or "none"
+    return f"{before} → {after}"
+
+
+def _fields(fields: Iterable[Field]) -> str:
+    return ", ".join(f"`{one.name}` {one.type}{' or nothing' if one.optional else ''}" for one in fields)
