@@ -1,7 +1,8 @@
 """What a script is, and what its raw reply means.
 
 Every script answers `{ now_ms, replies, ready }`: the engine's time, one reply array `{WORD, field…}` per
-item, and the `type:version` strings that became ready. A slot that is moving answers `{ 0, {{'MOVING'}}, {} }`.
+item, and the `type:version` strings that became ready. A slot that is moving answers `{ 0, {{'MOVING'}}, {}
+}`.
 """
 
 from __future__ import annotations

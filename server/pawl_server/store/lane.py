@@ -1,0 +1,383 @@
+"""A lane: one ordered connection to one Redis node, kept up for ever.
+
+All calls of one event-loop tick become one flush (one write), ordered by the scripts' priorities. At most
+`max_flights` flushes are under way; what comes meanwhile waits and leaves together. Replies resolve futures
+in order as they arrive. There is no task, lock or timer per call.
+
+When a connection ends, its unanswered calls may or may not have run. Each is sent once more on the next
+connection, if that one is ready before the call's deadline; scripts keep receipts, so that a repeat gets the
+first answer. Everything else fails with StoreUnavailable. A call is never answered by the reply of another:
+replies belong to the connection that carried the call, and a connection that is given up is never read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import hiredis
+
+from pawl_server.store.errors import ScriptFailed, StoreMemory, StoreMoving, StoreRefused, StoreUnavailable
+from pawl_server.store.script_call import Arg, Script
+from pawl_server.store.wire import Call, Wire, pack
+
+log = logging.getLogger(__name__)
+
+RECONNECT = frozenset(
+    ("READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED", "CLUSTERDOWN", "MOVED", "NOAUTH", "WRONGPASS")
+)
+"""First words of errors that say: nothing was run, and this connection is of no use any more."""
+
+REFUSED = frozenset(("MISCONF", "BUSY", "NOREPLICAS", "NOPERM"))
+"""First words of errors that say: nothing was run, and another connection would not help."""
+
+SLOT_MOVES = frozenset(("ASK", "TRYAGAIN"))
+"""First words of errors of a slot that is moving; a redirected script would fork the partition."""
+
+MAX_RELOADS = 3
+"""How often a call may be answered by NOSCRIPT before it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOptions:
+    """Times in seconds, sizes in calls and bytes.
+
+    `call_timeout` is a call's whole life, `reply_timeout` the longest silence of a connection that owes
+    replies before it is given up, `connect_timeout` the limit of one attempt to connect and set up.
+    `retry_unanswered` False fails unanswered calls at once.
+    """
+
+    call_timeout: float = 10.0
+    reply_timeout: float = 5.0
+    connect_timeout: float = 5.0
+    backoff_min: float = 0.05
+    backoff_max: float = 1.0
+    max_flights: int = 2
+    max_flush_calls: int = 256
+    max_flush_bytes: int = 1 << 20
+    retry_unanswered: bool = True
+
+
+@dataclass(slots=True)
+class LaneMetrics:
+    """Counters since start. `resets` counts connections that ended, `connects` those that became ready."""
+
+    calls: int = 0
+    flushes: int = 0
+    connects: int = 0
+    resets: int = 0
+    timeouts: int = 0
+    noscript: int = 0
+    retries: int = 0
+
+
+@dataclass(slots=True)
+class Link:
+    """How a lane gets a usable connection.
+
+    `dial` opens one with the given protocol factory, `prepare` sets it up (it may raise anything; the lane
+    tries again), `scripts` are loaded again after NOSCRIPT.
+    """
+
+    dial: Callable[[Callable[[], Wire]], Awaitable[object]]
+    prepare: Callable[[Wire], Awaitable[None]]
+    scripts: Sequence[Script[Any]] = field(default=())
+
+
+class Lane:
+    """Sends scripts over one connection at a time. Use it from one event loop only."""
+
+    def __init__(self, name: str, link: Link, options: LaneOptions | None = None) -> None:
+        self.name = name
+        self.metrics = LaneMetrics()
+        self.last_error: Exception | None = None
+        self._link = link
+        self._options = options or LaneOptions()
+        self._loop = asyncio.get_running_loop()
+        self._queues: tuple[deque[Call], deque[Call], deque[Call]] = (deque(), deque(), deque())
+        self._flush_due = False
+        self._wire: Wire | None = None
+        self._repeats: list[Call] = []
+        self._silence: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._first: asyncio.Future[None] = self._loop.create_future()
+        self._closed = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether a prepared connection is open."""
+        return self._wire is not None
+
+    @property
+    def waiting(self) -> int:
+        """Calls that are queued or unanswered."""
+        unanswered = len(self._wire.unanswered) if self._wire is not None else 0
+        return sum(map(len, self._queues)) + unanswered
+
+    async def start(self, timeout: float) -> None:
+        """Connects; from then on the lane keeps itself connected.
+
+        Raises StoreRefused if the server must not be used, StoreUnavailable if none is usable in `timeout` s.
+        """
+        self._connect(first=True)
+        done, _ = await asyncio.wait([self._first], timeout=timeout)
+        if not done:
+            raise StoreUnavailable(
+                f"no usable Redis in {timeout:g} s: {self.last_error}", maybe_applied=False
+            )
+        self._first.result()
+
+    async def close(self) -> None:
+        """Closes the connection; calls without an answer fail with StoreUnavailable."""
+        self._closed = True
+        for timer in (self._silence, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        if self._wire is not None:
+            wire, self._wire = self._wire, None
+            wire.abort()
+            for call in wire.unanswered:
+                _fail(call, StoreUnavailable("the store was closed"))
+        for queue in self._queues:
+            while queue:
+                call = queue.popleft()
+                _fail(call, StoreUnavailable("the store was closed", maybe_applied=call.retried))
+
+    def call(self, script: Script[Any], key: str, argv: Iterable[Arg]) -> asyncio.Future[Any]:
+        """Queues `EVALSHA script 1 key argv…` for the flush of this tick; the future gets the raw reply.
+
+        The future raises StoreUnavailable, StoreMemory, StoreMoving or ScriptFailed. Cancelling it never
+        touches the connection: a queued call is dropped, a reply under way is discarded. Raises TypeError at
+        once for an argument that is not bytes, str or int.
+        """
+        loop = self._loop
+        future = loop.create_future()
+        data = pack((b"EVALSHA", script.sha, 1, key, *argv))
+        call = Call(data, future, script, loop.time() + self._options.call_timeout)
+        if self._closed:
+            _fail(call, StoreUnavailable("the store is closed", maybe_applied=False))
+            return future
+        self._queues[script.priority].append(call)
+        self.metrics.calls += 1
+        if not self._flush_due:
+            self._schedule_flush()
+        return future
+
+    # Flushing
+
+    def _schedule_flush(self) -> None:
+        self._flush_due = True
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        wire = self._wire
+        if wire is None:
+            self._arm_expiry()
+            return
+        if len(wire.flights) >= self._options.max_flights:
+            return  # on_progress comes back here
+        calls = self._take()
+        if calls:
+            self.metrics.flushes += 1
+            wire.send(calls)
+            if self._silence is None:
+                self._watch_silence()
+
+    def _take(self) -> list[Call]:
+        """The next flush: by priority, then in order of arrival, up to the limits of one flush."""
+        calls: list[Call] = []
+        now = self._loop.time()
+        room, space = self._options.max_flush_calls, self._options.max_flush_bytes
+        for queue in self._queues:
+            while queue and room > 0 and space > 0:
+                call = queue.popleft()
+                if call.future.done():
+                    continue  # cancelled by its caller
+                if call.deadline <= now:
+                    _fail(call, StoreUnavailable("Redis was not reached in time", maybe_applied=call.retried))
+                    continue
+                calls.append(call)
+                room -= 1
+                space -= len(call.data)
+        return calls
+
+    def on_progress(self, wire: Wire) -> None:
+        """Replies came: repeats what met NOSCRIPT; the next flush leaves after the replies' callbacks."""
+        if self._repeats:
+            self._repeat(wire)
+        if not self._flush_due and any(self._queues):
+            self._schedule_flush()
+
+    # Errors
+
+    def on_error(self, wire: Wire, call: Call, error: hiredis.ReplyError) -> None:
+        """Decides what an error reply means for the call and for the connection."""
+        text = str(error)
+        word = text.partition(" ")[0]
+        if call.script is None:
+            if not call.future.done():
+                call.future.set_exception(error)
+        elif word == "NOSCRIPT":
+            self._missing(call)
+        elif word in RECONNECT:
+            # Redis ran nothing of this call, so it does not use up its one repeat.
+            wire.abort()
+            self.on_lost(wire, f"Redis answered {text}")
+            self._queues[call.script.priority].appendleft(call)
+            self._arm_expiry()
+        elif word == "OOM":
+            _fail(call, StoreMemory(text))
+        elif word in REFUSED:
+            _fail(call, StoreUnavailable(text, maybe_applied=False))
+        elif word in SLOT_MOVES:
+            _fail(call, StoreMoving(text))
+        else:
+            _fail(call, ScriptFailed(call.script.name, text))
+
+    def _missing(self, call: Call) -> None:
+        self.metrics.noscript += 1
+        call.reloads += 1
+        if call.reloads > MAX_RELOADS:
+            _fail(call, StoreUnavailable("Redis does not keep the scripts it loads", maybe_applied=False))
+        else:
+            self._repeats.append(call)
+
+    def _repeat(self, wire: Wire) -> None:
+        """Loads all scripts again and repeats, after that, each call that met NOSCRIPT: and only those.
+
+        The other calls of the same flush have run, so a call may now run after one that was sent behind it:
+        calls that depend on each other carry command numbers or wait for the answer.
+        """
+        loads = [load_call(self._loop, script) for script in self._link.scripts]
+        calls = [call for call in self._repeats if not call.future.done()]
+        self._repeats.clear()
+        wire.send([*loads, *calls])
+        if self._silence is None:
+            self._watch_silence()
+
+    def on_lost(self, wire: Wire, why: str) -> None:
+        """A connection ended: one in use is replaced, one being set up fails its set-up."""
+        error = StoreUnavailable(why)
+        if wire is not self._wire:
+            for call in wire.unanswered:
+                _fail(call, error)
+            return
+        self._wire = None
+        self.last_error = error
+        self.metrics.resets += 1
+        log.warning("lane %s: %s; %d calls unanswered", self.name, why, len(wire.unanswered))
+        unanswered = [*self._repeats, *wire.unanswered]
+        self._repeats.clear()
+        now = self._loop.time()
+        for call in reversed(unanswered):
+            if (
+                call.script is None
+                or call.retried
+                or call.deadline <= now
+                or not self._options.retry_unanswered
+            ):
+                _fail(call, error)
+            else:
+                call.retried = True
+                self.metrics.retries += 1
+                self._queues[call.script.priority].appendleft(call)
+        if not self._closed:
+            self._arm_expiry()
+            self._connect()
+
+    # Time
+
+    def _watch_silence(self) -> None:
+        """Gives the connection up when it owes replies and none came for `reply_timeout`."""
+        self._silence = None
+        wire = self._wire
+        if wire is None or not wire.flights:
+            return
+        due = wire.progress_at + self._options.reply_timeout
+        if self._loop.time() < due:
+            self._silence = self._loop.call_at(due, self._watch_silence)
+            return
+        self.metrics.timeouts += 1
+        wire.abort()
+        self.on_lost(wire, f"Redis was silent for {self._options.reply_timeout:g} s")
+
+    def _arm_expiry(self) -> None:
+        if self._expiry is None and (heads := [queue[0].deadline for queue in self._queues if queue]):
+            self._expiry = self._loop.call_at(min(heads), self._expire)
+
+    def _expire(self) -> None:
+        """Fails the queued calls whose deadline is over while no connection is ready."""
+        self._expiry = None
+        if self._wire is not None:
+            return
+        now = self._loop.time()
+        for queue in self._queues:
+            while queue and (queue[0].deadline <= now or queue[0].future.done()):
+                call = queue.popleft()
+                _fail(call, StoreUnavailable(f"no connection: {self.last_error}", maybe_applied=call.retried))
+        self._arm_expiry()
+
+    # Connecting
+
+    def _connect(self, first: bool = False) -> None:
+        self._connecting = self._loop.create_task(self._keep_connecting(first), name=f"lane {self.name}")
+
+    async def _keep_connecting(self, first: bool) -> None:
+        options = self._options
+        pause = options.backoff_min
+        if not first:
+            await asyncio.sleep(random.uniform(0, options.backoff_min))
+        while True:
+            try:
+                wire = await self._attempt()
+                break
+            except Exception as error:
+                self.last_error = error
+                if isinstance(error, StoreRefused) and not self._first.done():
+                    self._first.set_exception(error)
+                log.info("lane %s: not connected: %s: %s", self.name, type(error).__name__, error)
+            pause = min(pause * 2, options.backoff_max)
+            await asyncio.sleep(random.uniform(options.backoff_min, pause))
+        self._wire = wire
+        self.last_error = None
+        self.metrics.connects += 1
+        if not self._first.done():
+            self._first.set_result(None)
+        if not self._flush_due:
+            self._schedule_flush()
+
+    async def _attempt(self) -> Wire:
+        """One attempt to open and prepare a connection."""
+        wire = Wire(self, self._loop)
+        try:
+            async with asyncio.timeout(self._options.connect_timeout):
+                await self._link.dial(lambda: wire)
+                await self._link.prepare(wire)
+            if not wire.open:
+                raise StoreUnavailable("the connection ended during its set-up", maybe_applied=False)
+            return wire
+        except BaseException:
+            wire.abort()
+            raise
+
+
+def load_call(loop: asyncio.AbstractEventLoop, script: Script[Any]) -> Call:
+    """A SCRIPT LOAD whose result nobody awaits: if it fails, the next EVALSHA says so."""
+    future = loop.create_future()
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return Call(pack((b"SCRIPT", b"LOAD", script.text)), future, None, 0.0)
+
+
+def _fail(call: Call, error: Exception) -> None:
+    if not call.future.done():
+        call.future.set_exception(error)
