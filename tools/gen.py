@@ -32,7 +32,13 @@ def main() -> int:
         check = ["--check"] if options.check else []
         return subprocess.run([python, str(Path(__file__)), *check], check=False).returncode
     sys.path[:0] = [str(ROOT), str(ROOT / "server")]
-    wanted = generate(ROOT)
+    from pawl_server.store.lua_header import LuaError
+
+    try:
+        wanted = generate(ROOT)
+    except LuaError as error:
+        print(error, file=sys.stderr)
+        return 2
     stale = [path for path, text in wanted.items() if not matches(ROOT / path, text)]
     left = [path for path in leftovers() if path not in wanted]
     if options.check:

@@ -17,8 +17,21 @@ REPLY_TYPES = (*ARG_TYPES, "list")
 OOM_FLAGS = {"allow": "allow-oom", "deny": "", "reads": "no-writes"}
 PRIORITIES = {"completion": 0, "claim": 1, "admission": 2}
 
-_TAGS = ("keyspace", "arg", "item", "from", "reply", "oom", "emits", "spec", "writes", "priority", "lane")
-_REPEATABLE = ("keyspace", "arg", "item", "from", "reply", "emits", "spec")
+_TAGS = (
+    "keyspace",
+    "arg",
+    "item",
+    "from",
+    "to",
+    "reply",
+    "oom",
+    "emits",
+    "spec",
+    "writes",
+    "priority",
+    "lane",
+)
+_REPEATABLE = ("keyspace", "arg", "item", "from", "to", "reply", "emits", "spec")
 _TITLE = re.compile(r"--- (?P<name>[a-z][a-z0-9_]*): (?P<summary>\S.*)")
 _TAG = re.compile(r"-- @(?P<tag>[a-z]+)(?:\s+(?P<text>.*))?$")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -161,6 +174,8 @@ def _collect(draft: _Draft, lines: list[str]) -> int:
                 raise draft.fail(number, f"unknown tag @{tag}")
             last = (number, (match["text"] or "").strip())
             draft.tags.setdefault(tag, []).append(last)
+            if tag == "to":
+                _close_move(draft, last)
             if tag not in _REPEATABLE and len(draft.tags[tag]) > 1:
                 raise draft.fail(number, f"a second @{tag}")
         elif re.match(r"-- *@", line):
@@ -171,6 +186,15 @@ def _collect(draft: _Draft, lines: list[str]) -> int:
             last = (last[0], f"{last[1]} {line.lstrip('-').strip()}".strip())
             draft.tags[tag][-1] = last
     return len(lines) + 1
+
+
+def _close_move(draft: _Draft, to: tuple[int, str]) -> None:
+    """Makes '@from A' and the '@to B' line after it one move; an @to alone makes a turn."""
+    moves = draft.tags.setdefault("from", [])
+    if moves and "@to" not in moves[-1][1]:
+        moves[-1] = (moves[-1][0], f"{moves[-1][1]} @to {to[1]}")
+    else:
+        moves.append((to[0], f"@to {to[1]}"))
 
 
 def _fields(draft: _Draft, tag: str) -> tuple[Field, ...]:
@@ -224,16 +248,20 @@ def _replies(draft: _Draft) -> tuple[Reply, ...]:
 def _moves(draft: _Draft) -> Iterable[Move]:
     for number, text in draft.tags.get("from", []):
         source, found, target = text.partition("@to")
-        sources, targets = source.replace("-", " ").split(), target.replace("-", " ").split()
+        sources, targets = _split(source), _split(target)
         if not found or not all(_WORD.fullmatch(word) for word in [*sources, *targets]):
-            raise draft.fail(number, "expected '@from STATE … @to STATE …', '-' for no turn")
+            raise draft.fail(number, "expected '@from STATE … @to STATE …'; an @to alone makes a turn")
         yield Move(tuple(sources), tuple(targets))
+
+
+def _split(text: str) -> list[str]:
+    return text.replace(",", " ").split()
 
 
 def _words(draft: _Draft, tag: str, shape: re.Pattern[str]) -> Iterable[str]:
     seen: dict[str, None] = {}
     for number, text in draft.tags.get(tag, []):
-        for word in text.partition(" --")[0].replace(",", " ").split():
+        for word in _split(text.partition(" --")[0]):
             if not shape.fullmatch(word):
                 raise draft.fail(number, f"{word!r} does not fit @{tag}")
             seen[word] = None
