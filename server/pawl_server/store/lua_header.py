@@ -17,21 +17,8 @@ REPLY_TYPES = (*ARG_TYPES, "list")
 OOM_FLAGS = {"allow": "allow-oom", "deny": "", "reads": "no-writes"}
 PRIORITIES = {"completion": 0, "claim": 1, "admission": 2}
 
-_TAGS = (
-    "keyspace",
-    "arg",
-    "item",
-    "from",
-    "to",
-    "reply",
-    "oom",
-    "emits",
-    "spec",
-    "writes",
-    "priority",
-    "lane",
-)
 _REPEATABLE = ("keyspace", "arg", "item", "from", "to", "reply", "emits", "spec")
+_TAGS = (*_REPEATABLE, "oom", "writes", "priority", "lane")
 _TITLE = re.compile(r"--- (?P<name>[a-z][a-z0-9_]*): (?P<summary>\S.*)")
 _TAG = re.compile(r"-- @(?P<tag>[a-z]+)(?:\s+(?P<text>.*))?$")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
