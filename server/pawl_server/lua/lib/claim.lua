@@ -1,0 +1,100 @@
+--!include lease retry inbox
+-- Leases the next heads of a type:version to a stream.
+
+-- The new lease; the receipts of the one before move to the P fields.
+local function lease_open(u, now, conn, delivery_ms)
+  local r = u.r
+  r[PFENCE], r[PHOW], r[PN], r[PDIGEST] = r[FENCE], r[HOW], r[N], r[DIGEST]
+  r[PWORD], r[PANSWER1], r[PANSWER2] = r[WORD], r[ANSWER1], r[ANSWER2]
+  r[FENCE] = meta_fence()
+  r[CONN], r[LEASED], r[BITS], r[HOW] = conn, now, 0, 0
+  r[N], r[DIGEST], r[WORD], r[ANSWER1], r[ANSWER2] = 0, 0, 0, 0, 0
+  transition(u, RUNNING)
+  lease_deadline(u, now + delivery_ms)
+end
+
+-- What the worker gets: id, incarnation, turn, fence, attempt, max attempts, lease ms, attempt timeout ms, message record,
+-- state blob, failure record, steps.
+local function claim_view(u)
+  local r = u.r
+  local steps = {}
+  for position = 1, r[STEPS] do
+    steps[position] = unit_get(u, r[HEAD] .. '.' .. position)
+  end
+  return {
+    u.id,
+    r[INC],
+    r[HEAD],
+    r[FENCE],
+    r[FAILURES] + r[LOST] + 1,
+    max_attempts(u),
+    lease_ms(u),
+    type_load(u.y[2])[ATTEMPT_TIMEOUT_MS],
+    unit_get(u, r[HEAD] .. '.m'),
+    unit_get(u, 's') or '',
+    r[FAILURES] + r[LOST] > 0 and unit_get(u, r[HEAD] .. '.f') or '',
+    steps,
+  }
+end
+
+-- Reads everything the view needs in one command.
+local function claim_prefetch(u)
+  local r = u.r
+  local fields, n = {}, 0
+  local function want(field)
+    if u.set[field] == nil and u.cache[field] == nil then
+      n = n + 1
+      fields[n] = field
+    end
+  end
+  want(r[HEAD] .. '.m')
+  if r[FAILURES] + r[LOST] > 0 then
+    want(r[HEAD] .. '.f')
+  end
+  for position = 1, r[STEPS] do
+    want(r[HEAD] .. '.' .. position)
+  end
+  if n > 0 then
+    local v = redis.call('HMGET', u.key, unpack(fields))
+    for i = 1, n do
+      u.cache[fields[i]] = v[i]
+    end
+  end
+end
+
+-- Leases one head; the view, or nil when nothing of this type:version is ready.
+local function claim_next(tv, now, server, conn, delivery_ms)
+  for _ = 1, 64 do
+    local id = ready_next(tv)
+    if not id then
+      return nil
+    end
+    local u = settled_load(now, server, id, 's')
+    if not u then
+      ready_open(tv).change[id] = false
+    else
+      ready_open(tv).change[id] = false
+      local r = u.r
+      if u.tv == tv and r[STATE] == QUEUED and not has_bit(r[FLAGS], 1) and not has_bit(r[FLAGS], 2) then
+        claim_prefetch(u)
+        local message = unit_get(u, r[HEAD] .. '.m')
+        if message then
+          if r[BYTES] == 0 then
+            r[BYTES] = #cmsgpack.unpack(message)[4]
+          end
+          lease_open(u, now, conn, delivery_ms)
+          return claim_view(u)
+        end
+      end
+    end
+  end
+  return nil
+end
+
+local function claim_bytes(view)
+  local bytes = #view[9] + #view[10] + #view[11]
+  for i = 1, #view[12] do
+    bytes = bytes + #view[12][i]
+  end
+  return bytes
+end

@@ -1,0 +1,71 @@
+--!include lease
+-- Numbered commands of a lease: 1, 2, 3 ..., each with a digest. A repeat gives the first answer; nothing is applied twice.
+
+local WORD_CHECKPOINT = 1
+local WORD_FAIL = 2
+local WORD_RELEASE = 3
+
+local function command_repeat(digest, last_digest, word, answer1, answer2)
+  if digest ~= last_digest then
+    return { 'BODY_CONFLICT' }
+  elseif word == WORD_CHECKPOINT then
+    return { 'OK', answer1 }
+  elseif word == WORD_FAIL then
+    return { 'OK', answer1, answer2 }
+  end
+  return { 'OK' }
+end
+
+local function command_finished(u, turn, fence, n, digest)
+  local raw = unit_get(u, turn .. '.h')
+  local h = raw and cmsgpack.unpack(raw)
+  if not h or h[10] ~= fence then
+    return { 'STALE_FENCE' }
+  elseif n > h[11] then
+    return { 'LEASE_ENDED', 'completed' }
+  elseif n < h[11] then
+    return { 'ALREADY' }
+  elseif digest ~= h[12] then
+    return { 'BODY_CONFLICT' }
+  end
+  return { 'OK', h[6], h[13] }, h
+end
+
+-- nil if the command is to be applied; otherwise the reply, and for a repeated finish its receipt.
+local function command_check(u, inc, turn, fence, n, digest)
+  if not u then
+    return { 'NOT_FOUND' }
+  end
+  local r = u.r
+  if r[INC] ~= inc or turn > r[HEAD] then
+    return { 'STALE_FENCE' }
+  elseif turn < r[HEAD] then
+    return command_finished(u, turn, fence, n, digest)
+  elseif fence == r[FENCE] then
+    if n == r[N] and n > 0 then
+      return command_repeat(digest, r[DIGEST], r[WORD], r[ANSWER1], r[ANSWER2])
+    elseif n < r[N] then
+      return { 'ALREADY' }
+    elseif r[HOW] ~= 0 then
+      return { 'LEASE_ENDED', ENDINGS[r[HOW]] }
+    elseif n ~= r[N] + 1 then
+      return { 'GAP', r[N] }
+    end
+    return nil
+  elseif fence == r[PFENCE] and fence ~= 0 then
+    if n == r[PN] and n > 0 then
+      return command_repeat(digest, r[PDIGEST], r[PWORD], r[PANSWER1], r[PANSWER2])
+    elseif n < r[PN] then
+      return { 'ALREADY' }
+    end
+    return { 'LEASE_ENDED', ENDINGS[r[PHOW]] }
+  end
+  return { 'STALE_FENCE' }
+end
+
+local function command_applied(u, n, digest, word, answer1, answer2)
+  local r = u.r
+  r[N], r[DIGEST], r[WORD] = n, digest, word
+  r[ANSWER1], r[ANSWER2] = answer1 or 0, answer2 or 0
+  unit_touch(u)
+end

@@ -1,0 +1,85 @@
+--!include retry
+-- The end of a lease by time.
+
+local HOLD_MAX_MS = 10000
+local GAP_MS = 2000
+
+-- Until when no lease of this instance may end, because the clock was not watched; 0 if it may.
+local function expire_held(u, now)
+  if META.virtual then
+    return 0
+  end
+  if math.abs(now - META.seen) > GAP_MS then
+    return now + 1000
+  end
+  local until_ms = META.hold + math.min(lease_ms(u), HOLD_MAX_MS)
+  return now < until_ms and until_ms or 0
+end
+
+-- An attempt that ran out of time, or whose turn nobody received too often.
+local function expire_attempt(u, now, server, reason)
+  local r = u.r
+  r[FAILURES] = r[FAILURES] + 1
+  failure_save(u, now, reason, '', '', 0, 0)
+  if r[FAILURES] >= max_attempts(u) then
+    ledger_add(u, ATTEMPT_EXPIRED, now, r[HEAD], FAILED, reason)
+    attempt_exhausted(u, now, server, reason)
+    return 'failed'
+  end
+  ledger_add(u, ATTEMPT_EXPIRED, now, r[HEAD], QUEUED, reason)
+  attempt_again(u, now, server, 0)
+  return 'expired'
+end
+
+local function expire_lost(u, now, server)
+  local r = u.r
+  r[LOST] = r[LOST] + 1
+  failure_save(u, now, 'WORKER_LOST', '', '', 0, 0)
+  if r[LOST] >= MAX_LOST then
+    ledger_add(u, ATTEMPT_LOST, now, r[HEAD], FAILED, 'WORKER_LOST')
+    attempt_exhausted(u, now, server, 'WORKER_LOST')
+    return 'failed'
+  end
+  ledger_add(u, ATTEMPT_LOST, now, r[HEAD], QUEUED, 'WORKER_LOST')
+  attempt_again(u, now, server, 0)
+  return 'lost'
+end
+
+local function expire_unreceived(u, now, server)
+  local r = u.r
+  r[DELIVERIES] = r[DELIVERIES] + 1
+  if r[DELIVERIES] > MAX_DELIVERIES then
+    return expire_attempt(u, now, server, 'UNDELIVERABLE')
+  end
+  attempt_again(u, now, server, 0)
+  return 'returned'
+end
+
+-- One due lease entry: the reply.
+local function expire_lease(u, now, server)
+  local r = u.r
+  local member = 'lease:' .. u.id
+  if r[STATE] ~= RUNNING or r[DEADLINE] > now then
+    DUE[member] = r[STATE] == RUNNING and r[DEADLINE] or false
+    return { 'STALE', 'lease', u.id }
+  end
+  local held = expire_held(u, now)
+  if held > 0 then
+    DUE[member] = held
+    return { 'HELD', u.id }
+  end
+  local turn, fence, conn, bits = r[HEAD], r[FENCE], r[CONN], r[BITS]
+  local timed_out = now >= r[LEASED] + type_load(u.y[2])[ATTEMPT_TIMEOUT_MS]
+  local outcome
+  if not has_bit(bits, 1) then
+    lease_end(u, HOW_RETURNED)
+    outcome = expire_unreceived(u, now, server)
+  elseif has_bit(bits, 2) then
+    lease_end(u, HOW_LOST)
+    outcome = expire_lost(u, now, server)
+  else
+    lease_end(u, HOW_EXPIRED)
+    outcome = expire_attempt(u, now, server, timed_out and 'ATTEMPT_TIMEOUT' or 'ATTEMPT_EXPIRED')
+  end
+  return { 'FIRED', 'lease', u.id, r[INC], turn, fence, conn == 0 and '' or conn, outcome }
+end

@@ -1,0 +1,82 @@
+--!include settle ledger type
+-- Leases: who holds the head, until when, and how that ended. A lease ends only by a script that ends it; being past the
+-- deadline does not.
+
+local HOW_COMPLETED = 1
+local HOW_FAILED = 2
+local HOW_RELEASED = 3
+local HOW_EXPIRED = 4
+local HOW_LOST = 5
+local HOW_RETURNED = 6
+
+local function lease_ms(u)
+  return u.y[6] > 0 and u.y[6] or type_load(u.y[2])[LEASE_MS]
+end
+
+local function lease_deadline(u, deadline)
+  u.r[DEADLINE] = deadline
+  DUE['lease:' .. u.id] = deadline
+  unit_touch(u)
+end
+
+-- Any sign of life under the current fence: accepts the delivery, undoes an orphaning, extends the lease when less than
+-- two thirds of it are left. The attempt timeout is a ceiling.
+local function lease_alive(u, now)
+  local r = u.r
+  local term = lease_ms(u)
+  local bits = r[BITS]
+  if bits ~= 1 then
+    r[BITS] = 1
+    local attempt = r[FAILURES] + r[LOST] + 1
+    if not has_bit(bits, 1) and r[ATTEMPT] ~= attempt then
+      r[ATTEMPT] = attempt
+      ledger_add(u, ATTEMPT_STARTED, now, r[HEAD], RUNNING)
+    end
+    unit_touch(u)
+  end
+  if bits ~= 1 or r[DEADLINE] < now + term * 2 / 3 then
+    local ceiling = r[LEASED] + type_load(u.y[2])[ATTEMPT_TIMEOUT_MS]
+    local deadline = math.min(now + term, ceiling)
+    if deadline ~= r[DEADLINE] then
+      lease_deadline(u, deadline)
+    end
+  end
+end
+
+-- Ends the lease: the record keeps its receipts.
+local function lease_end(u, how)
+  local r = u.r
+  DUE['lease:' .. u.id] = false
+  r[HOW] = how
+  r[CONN] = 0
+  r[DEADLINE] = 0
+  r[BITS] = 0
+  unit_touch(u)
+end
+
+-- Whether the lease named by the caller is current. nil if it is; otherwise the reply.
+local function lease_check(u, inc, turn, fence)
+  if not u then
+    return { 'NOT_FOUND' }
+  end
+  local r = u.r
+  if r[INC] ~= inc then
+    return { 'STALE_FENCE' }
+  end
+  if turn == r[HEAD] then
+    if fence == r[FENCE] then
+      if r[HOW] == 0 and r[STATE] == RUNNING then
+        return nil
+      end
+      return { 'LEASE_ENDED', ENDINGS[r[HOW]] }
+    elseif fence == r[PFENCE] and fence ~= 0 then
+      return { 'LEASE_ENDED', ENDINGS[r[PHOW]] }
+    end
+  elseif turn < r[HEAD] then
+    local raw = unit_get(u, turn .. '.h')
+    if raw and cmsgpack.unpack(raw)[10] == fence then
+      return { 'LEASE_ENDED', 'completed' }
+    end
+  end
+  return { 'STALE_FENCE' }
+end

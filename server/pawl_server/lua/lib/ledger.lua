@@ -1,0 +1,38 @@
+--!include unit states
+-- Ledger events: list `e:<id>`, index = seq - base. Each is a msgpack array (version, type, gen, engine ms, turn, attempt,
+-- turn state after, instance status after, detail), so that folding any suffix gives the current status.
+
+local CREATED = 1
+local TURN_ADMITTED = 2
+local ATTEMPT_STARTED = 3
+local TURN_COMPLETED = 4
+local ATTEMPT_FAILED = 5
+local ATTEMPT_EXPIRED = 6
+local ATTEMPT_LOST = 7
+local TURN_RELEASED = 8
+local TURN_FAILED = 9
+
+local function instance_status(r)
+  if has_bit(r[FLAGS], 2) then
+    return 5
+  elseif has_bit(r[FLAGS], 1) then
+    return 4
+  elseif r[STATE] == FAILED then
+    return 3
+  elseif r[PENDING] > 0 then
+    return 2
+  end
+  return 1
+end
+
+local function ledger_add(u, event, now, turn, state, detail)
+  local r = u.r
+  r[SEQ] = r[SEQ] + 1
+  if r[SEQ] % 64 == 0 then
+    u.trim_ledger = true
+  end
+  local attempt = turn == r[HEAD] and r[ATTEMPT] or 0
+  u.events[#u.events + 1] =
+    cmsgpack.pack({ 1, event, META.gen, now, turn, attempt, state, instance_status(r), detail or '' })
+  unit_touch(u)
+end

@@ -1,0 +1,30 @@
+--!include clock
+-- The partition's counters and settings: read once per script, written once with the rest.
+
+local META = {}
+
+local function meta_load(now_ms)
+  local m = redis.call('HMGET', T .. 'meta', 'fence', 'incarnation', 'gen', 'shift', 'virtual', 'seen', 'hold')
+  META.fence = tonumber(m[1]) or 0
+  META.incarnation = tonumber(m[2]) or 0
+  META.gen = tonumber(m[3]) or 0
+  META.shift = tonumber(m[4]) or 0
+  META.virtual = m[5] == '1'
+  META.seen = tonumber(m[6]) or 0
+  META.hold = tonumber(m[7]) or 0
+  META.fence_used = false
+  META.incarnation_used = false
+  return clock_now(META.virtual, META.shift, now_ms)
+end
+
+local function meta_fence()
+  META.fence = META.fence + 1
+  META.fence_used = true
+  return META.fence
+end
+
+local function meta_incarnation()
+  META.incarnation = META.incarnation + 1
+  META.incarnation_used = true
+  return META.incarnation
+end

@@ -1,0 +1,76 @@
+--!include unit
+-- The ready set of one type:version (a zset per lane, one lane so far) and the servers that wait for it.
+
+local PAGE = 32
+
+local function ready_open(tv)
+  local ready = READY[tv]
+  if not ready then
+    ready = { change = {}, found = {}, next = 1, scanned = 0, more = true }
+    READY[tv] = ready
+  end
+  return ready
+end
+
+-- Adds a head to the ready set and picks one waiting server to tell, unless the caller itself will learn from the reply.
+local function ready_add(u, now, server)
+  local ready = ready_open(u.tv)
+  ready.change[u.id] = now
+  if not ready.added then
+    ready.added = now
+    local waiting = redis.call('ZRANGEBYSCORE', T .. 'waiting:' .. u.tv, now, '+inf', 'LIMIT', 0, 2)
+    if waiting[1] and waiting[1] ~= server and waiting[2] ~= server then
+      PUBLISH[#PUBLISH + 1] = waiting[1]
+      PUBLISH[#PUBLISH + 1] = 'ready ' .. u.tv
+      ready.told = waiting[1]
+    end
+  end
+end
+
+local function ready_remove(u)
+  ready_open(u.tv).change[u.id] = false
+end
+
+-- The next candidate id, oldest first: stored entries, then the ones this script adds. nil when there is none.
+local function ready_next(tv)
+  local ready = ready_open(tv)
+  repeat
+    local id = ready.found[ready.next]
+    if id then
+      ready.next = ready.next + 1
+      if ready.change[id] == nil then
+        return id
+      end
+    elseif ready.more then
+      ready.found =
+        redis.call('ZRANGE', T .. 'ready:' .. tv .. ':0', ready.scanned, ready.scanned + PAGE - 1)
+      ready.scanned = ready.scanned + #ready.found
+      ready.more = #ready.found == PAGE
+      ready.next = 1
+    end
+  until not id and not ready.more and not ready.found[ready.next]
+  for id2, score in pairs(ready.change) do
+    if score then
+      return id2
+    end
+  end
+  return nil
+end
+
+-- After claiming: the time in `types` that tells pollers whether anything is left.
+local function ready_close(tv, now)
+  local ready = ready_open(tv)
+  if ready.more or ready.found[ready.next] then
+    ready.earliest = nil
+    return true
+  end
+  for _, score in pairs(ready.change) do
+    if score then
+      ready.earliest = score
+      return true
+    end
+  end
+  ready.earliest = false
+  ready.added = nil
+  return false
+end

@@ -1,0 +1,73 @@
+-- The packed record `r` of an instance: a msgpack array whose first element is the format version. Trailing zeros are
+-- not stored, and elements beyond the ones known here are kept as they are. store/records.py mirrors the numbers.
+
+local VERSION = 1
+local FLAGS = 2 -- bits: 1 paused, 2 deleting, 4 gc entry armed
+local INC = 3 -- incarnation
+local HEAD = 4 -- turn at the head; TAIL + 1 when the inbox is empty
+local TAIL = 5 -- newest admitted turn
+local PENDING = 6 -- unfinished turns
+local OLDEST = 7 -- oldest turn with a receipt
+local KEPT = 8 -- oldest turn with payloads
+local KBYTES = 9 -- payload bytes of finished, kept turns
+local SEQ = 10 -- newest ledger event
+-- Of the head turn; all zero while the inbox is empty.
+local STATE = 11
+local BYTES = 12 -- message and step bytes; known from the first claim on
+local STEPS = 13
+local ATTEMPT = 14
+local FAILURES = 15
+local LOST = 16
+local DELIVERIES = 17 -- deliveries that nobody received
+-- Of its newest lease, also after the end of it.
+local FENCE = 18
+local CONN = 19
+local DEADLINE = 20 -- lease end while RUNNING, next start while BACKOFF; engine ms
+local LEASED = 21 -- engine ms of the claim
+local BITS = 22 -- 1 accepted, 2 orphaned
+local HOW = 23 -- how the lease ended, see ENDINGS; 0 while it lives
+local N = 24 -- last command number
+local DIGEST = 25
+local WORD = 26 -- 1 checkpoint, 2 fail, 3 release
+local ANSWER1 = 27
+local ANSWER2 = 28
+-- Of the lease before: the same seven values.
+local PFENCE = 29
+local PHOW = 30
+local PN = 31
+local PDIGEST = 32
+local PWORD = 33
+local PANSWER1 = 34
+local PANSWER2 = 35
+local LAST_FIELD = 35
+
+local ENDINGS = { 'completed', 'failed', 'released', 'expired', 'lost', 'returned' }
+
+local function record_unpack(raw)
+  local r = cmsgpack.unpack(raw)
+  for i = #r + 1, LAST_FIELD do
+    r[i] = 0
+  end
+  return r
+end
+
+local function record_pack(r)
+  local n = #r
+  while n > SEQ and r[n] == 0 do
+    n = n - 1
+  end
+  return cmsgpack.pack({ unpack(r, 1, n) })
+end
+
+local function record_new(inc, turn)
+  local r = { 1, 0, inc, turn, turn - 1, 0, turn, turn, 0, 0 }
+  for i = SEQ + 1, LAST_FIELD do
+    r[i] = 0
+  end
+  return r
+end
+
+-- A flag test without bit operations on large numbers: FLAGS and BITS stay below 16.
+local function has_bit(value, bit)
+  return value % (bit * 2) >= bit
+end

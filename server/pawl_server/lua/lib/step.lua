@@ -1,0 +1,29 @@
+--!include unit
+-- Saved steps: `<turn>.<position>` is a msgpack array (version, key, kind, blob, digest, engine ms, attempt); `k` lists the
+-- keys of the head turn, each between zero bytes, so that a key can't be saved twice.
+
+-- The refusal, or nil and the new key list.
+local function step_check(u, key, blob, max_steps, max_step, max_turn)
+  local r = u.r
+  if r[STEPS] >= max_steps then
+    return { 'LIMIT_EXCEEDED', 'steps_per_turn', r[STEPS] + 1, max_steps }
+  elseif #blob > max_step then
+    return { 'LIMIT_EXCEEDED', 'step_output_bytes', #blob, max_step }
+  elseif r[BYTES] + #blob > max_turn then
+    return { 'LIMIT_EXCEEDED', 'turn_bytes', r[BYTES] + #blob, max_turn }
+  end
+  local keys = r[STEPS] > 0 and unit_get(u, 'k') or '\0'
+  if string.find(keys, '\0' .. key .. '\0', 1, true) then
+    return { 'WRONG_STATE', 'step_saved' }
+  end
+  return nil, keys .. key .. '\0'
+end
+
+local function step_save(u, key, kind, blob, digest, now)
+  local r = u.r
+  r[STEPS] = r[STEPS] + 1
+  r[BYTES] = r[BYTES] + #blob
+  unit_set(u, r[HEAD] .. '.' .. r[STEPS], cmsgpack.pack({ 1, key, kind, blob, digest, now, r[ATTEMPT] }))
+  unit_touch(u)
+  return r[STEPS]
+end

@@ -1,0 +1,35 @@
+-- Settings of a workflow type: field `p` of `type:<type>`, a msgpack array; -1 stands for the default.
+
+local LEASE_MS = 3
+local MAX_ATTEMPTS = 4
+local BACKOFF_INITIAL_MS = 5
+local BACKOFF_MAX_MS = 6
+local BACKOFF_FACTOR = 7
+local ATTEMPT_TIMEOUT_MS = 8
+local MIN_TURNS = 9
+local MAX_AGE_MS = 10
+local MAX_TURNS = 11
+local MAX_BYTES = 12
+-- Elements 1 and 2 are the format version and the time of the last change.
+local DEFAULTS = { 1, 0, 60000, 3, 1000, 60000, 2, 3600000, 256, 86400000, 2000, 4194304 }
+local TYPES = {}
+
+local function type_load(name)
+  local settings = TYPES[name]
+  if settings then
+    return settings
+  end
+  local raw = redis.call('HGET', T .. 'type:' .. name, 'p')
+  if raw then
+    settings = cmsgpack.unpack(raw)
+    for i = LEASE_MS, MAX_BYTES do
+      if settings[i] == nil or settings[i] == -1 then
+        settings[i] = DEFAULTS[i]
+      end
+    end
+  else
+    settings = DEFAULTS
+  end
+  TYPES[name] = settings
+  return settings
+end

@@ -1,0 +1,39 @@
+--!include unit states
+-- What reads show: the settled view, computed without writing.
+
+local function view_load(now, id, ...)
+  local u = unit_load(id, ...)
+  if u and u.r[STATE] == BACKOFF and u.r[DEADLINE] <= now then
+    u.r[STATE] = QUEUED
+    u.r[DEADLINE] = 0
+  end
+  return u
+end
+
+-- One turn: number, message, receipt, reply, failure, steps; empty strings for what is not there. nil if nothing is kept.
+local function view_turn(u, turn, payloads)
+  local v = redis.call('HMGET', u.key, turn .. '.m', turn .. '.h', turn .. '.r', turn .. '.f')
+  if not v[1] and not v[2] then
+    return nil
+  end
+  local steps = {}
+  if payloads then
+    local count = v[2] and v[1] and cmsgpack.unpack(v[2])[8] or turn == u.r[HEAD] and u.r[STEPS] or 0
+    local fields = {}
+    for position = 1, count do
+      fields[position] = turn .. '.' .. position
+    end
+    if count > 0 then
+      steps = redis.call('HMGET', u.key, unpack(fields))
+    end
+  end
+  return { turn, v[1] or '', v[2] or '', v[3] or '', v[4] or '', steps }
+end
+
+local function view_bytes(turn)
+  local bytes = #turn[2] + #turn[3] + #turn[4] + #turn[5]
+  for i = 1, #turn[6] do
+    bytes = bytes + #(turn[6][i] or '')
+  end
+  return bytes
+end

@@ -1,0 +1,24 @@
+--- get_turn: reads turns as they stand now.
+-- @keyspace meta i
+-- @arg   now_ms    int   engine time in virtual-time namespaces
+-- @item  id        str   instance id
+-- @item  turn      int   turn number
+-- @item  payloads  bool  whether to read the steps
+-- @reply OK(record bytes, birth bytes, view list) | NOT_FOUND | PRUNED
+-- @oom   reads
+-- @spec  R-READ-2
+--!include view
+
+local now = meta_load(now_ms)
+local replies = {}
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local u = view_load(now, id)
+  local reply = { 'NOT_FOUND' }
+  if u and turn >= 1 and turn <= u.r[TAIL] then
+    local view = view_turn(u, turn, payloads)
+    reply = view and { 'OK', record_pack(u.r), u.raw_y, view } or { 'PRUNED' }
+  end
+  replies[#replies + 1] = reply
+end
+return { now, replies, {} }

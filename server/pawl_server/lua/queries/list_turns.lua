@@ -1,0 +1,33 @@
+--- list_turns: reads kept turns of an instance, newest first.
+-- @keyspace meta i
+-- @arg   now_ms     int   engine time in virtual-time namespaces
+-- @arg   id         str   instance id
+-- @arg   before     int   only turns below this number; 0 for all
+-- @arg   limit      int   turns wanted, 1 to 100
+-- @arg   payloads   bool  whether to read the steps
+-- @arg   max_bytes  int   stop once this many bytes are read
+-- @reply OK(record bytes, birth bytes, turns list, next int) | NOT_FOUND
+-- @oom   reads
+-- @spec  R-READ-3
+--!include view
+
+local now = meta_load(now_ms)
+local u = view_load(now, id)
+if not u then
+  return { now, { { 'NOT_FOUND' } }, {} }
+end
+local turn = u.r[TAIL]
+if before > 0 and before <= turn then
+  turn = before - 1
+end
+local turns, bytes = {}, 0
+while turn >= u.r[OLDEST] and turn >= 1 and #turns < limit and bytes < max_bytes do
+  local view = view_turn(u, turn, payloads)
+  if view then
+    bytes = bytes + view_bytes(view)
+    turns[#turns + 1] = view
+  end
+  turn = turn - 1
+end
+local more = turn >= u.r[OLDEST] and turn >= 1
+return { now, { { 'OK', record_pack(u.r), u.raw_y, turns, more and turn + 1 or 0 } }, {} }

@@ -1,0 +1,20 @@
+--- list_types: reads stored workflow types by name.
+-- @keyspace meta type typeindex
+-- @arg   now_ms  int  engine time in virtual-time namespaces
+-- @arg   after   str  name of the last type seen; empty to begin
+-- @arg   limit   int  types wanted, 1 to 100
+-- @reply OK(entries list)
+-- @oom   reads
+-- @spec  R-TYPE-3
+--!include meta
+
+local now = meta_load(now_ms)
+local names = redis.call('ZRANGEBYLEX', T .. 'typeindex', after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, limit)
+local entries = {}
+for i = 1, #names do
+  local stored = redis.call('HMGET', T .. 'type:' .. names[i], 'v', 'p')
+  if stored[1] then
+    entries[#entries + 1] = { names[i], tonumber(stored[1]), stored[2] }
+  end
+end
+return { now, { { 'OK', entries } }, {} }

@@ -1,0 +1,40 @@
+--- adopt: moves leases to another stream of their session and renews them. A lower stream ordinal changes nothing.
+-- @keyspace meta i e type ready types due busy waiting ch
+-- @arg   now_ms  int  engine time in virtual-time namespaces
+-- @arg   server  str  run id of the caller
+-- @item  id      str  instance id
+-- @item  inc     int  incarnation
+-- @item  turn    int  turn number
+-- @item  fence   int  fence of the lease
+-- @item  conn    str  stream that takes the lease over: run.ordinal.number
+-- @from  RUNNING
+-- @to    RUNNING
+-- @reply OK(remaining_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | SUPERSEDED
+-- @emits ATTEMPT_STARTED
+-- @oom   allow
+-- @spec  R-LEASE-7
+--!include lease
+
+local function ordinal(conn)
+  return conn ~= 0 and tonumber(string.match(conn, '^[^.]*%.(%d+)')) or 0
+end
+
+local now = meta_load(now_ms)
+local replies = {}
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local u = settled_load(now, server, id)
+  local reply = lease_check(u, inc, turn, fence)
+  if not reply then
+    if ordinal(u.r[CONN]) > ordinal(conn) then
+      reply = { 'SUPERSEDED' }
+    else
+      lease_alive(u, now)
+      u.r[CONN] = conn
+      unit_touch(u)
+      reply = { 'OK', math.max(0, u.r[DEADLINE] - now) }
+    end
+  end
+  replies[#replies + 1] = reply
+end
+return { now, replies, unit_commit(server) }

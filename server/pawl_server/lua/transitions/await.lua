@@ -1,0 +1,31 @@
+--- await: registers the calling server to be told when turns finish or fail for good.
+-- @keyspace meta i e type ready types due busy waiting ch
+-- @arg   now_ms  int  engine time in virtual-time namespaces
+-- @arg   server  str  run id of the caller
+-- @item  id      str  instance id
+-- @item  turn    int  turn number
+-- @reply DONE | PENDING | NOT_FOUND
+-- @oom   allow
+-- @spec  R-AWAIT-1
+--!include settle
+
+local now = meta_load(now_ms)
+local replies = {}
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local u = settled_load(now, server, id, 'a')
+  local reply
+  if not u or turn > u.r[TAIL] or turn < 1 then
+    reply = { 'NOT_FOUND' }
+  elseif turn < u.r[HEAD] or (turn == u.r[HEAD] and u.r[STATE] == FAILED) then
+    reply = { 'DONE' }
+  else
+    local waiting = unit_get(u, 'a') or ''
+    if not string.find(',' .. waiting .. ',', ',' .. server .. ',', 1, true) then
+      unit_set(u, 'a', waiting == '' and server or waiting .. ',' .. server)
+    end
+    reply = { 'PENDING' }
+  end
+  replies[#replies + 1] = reply
+end
+return { now, replies, unit_commit(server) }

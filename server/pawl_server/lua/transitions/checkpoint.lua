@@ -1,0 +1,43 @@
+--- checkpoint: saves the outputs of steps.
+-- @keyspace meta i e type ready types due busy waiting ch
+-- @arg   now_ms     int    engine time in virtual-time namespaces
+-- @arg   server     str    run id of the caller
+-- @arg   max_steps  int    steps allowed per turn
+-- @arg   max_step   int    bytes allowed per step output
+-- @arg   max_turn   int    bytes allowed per turn
+-- @item  id         str    instance id
+-- @item  inc        int    incarnation
+-- @item  turn       int    turn number
+-- @item  fence      int    fence of the lease
+-- @item  n          int    command number
+-- @item  digest     bytes  digest of the command
+-- @item  key        str    step key
+-- @item  kind       str    step kind
+-- @item  output     bytes  output blob
+-- @from  RUNNING
+-- @to    RUNNING
+-- @reply OK(position int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
+-- @emits ATTEMPT_STARTED
+-- @oom   allow
+-- @spec  R-STEP-1, R-STEP-2, R-STEP-3, R-CMD-1
+--!include command step
+
+local now = meta_load(now_ms)
+local replies = {}
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local u = settled_load(now, server, id, 'k')
+  local reply, keys = command_check(u, inc, turn, fence, n, digest), nil
+  if not reply then
+    lease_alive(u, now)
+    reply, keys = step_check(u, key, output, max_steps, max_step, max_turn)
+    if not reply then
+      local position = step_save(u, key, kind, output, digest, now)
+      unit_set(u, 'k', keys)
+      command_applied(u, n, digest, WORD_CHECKPOINT, position)
+      reply = { 'OK', position }
+    end
+  end
+  replies[#replies + 1] = reply
+end
+return { now, replies, unit_commit(server) }

@@ -1,0 +1,38 @@
+--- claim: leases ready heads to streams, oldest first.
+-- @keyspace meta i e type ready types due busy waiting ch
+-- @arg   now_ms       int  engine time in virtual-time namespaces
+-- @arg   server       str  run id of the caller
+-- @arg   delivery_ms  int  time until the delivery must be received
+-- @arg   max_bytes    int  stop handing out once this many stored bytes are read
+-- @item  tv           str  type:version
+-- @item  limit        int  turns wanted, 1 to 256
+-- @item  conn         str  stream that gets them
+-- @from  QUEUED
+-- @to    RUNNING
+-- @reply OK(more bool, turns list)
+-- @oom   allow
+-- @spec  R-LEASE-1, R-LEASE-2, R-DELIVER-1
+--!include claim
+
+local now = meta_load(now_ms)
+local replies, bytes = {}, 0
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local turns = {}
+  while #turns < limit and bytes < max_bytes do
+    local view = claim_next(tv, now, server, conn, delivery_ms)
+    if not view then
+      break
+    end
+    bytes = bytes + claim_bytes(view)
+    turns[#turns + 1] = view
+  end
+  local more = ready_close(tv, now)
+  if #turns < limit and not more then
+    WAITING[tv] = now + WAIT_MS
+  elseif WAITING[tv] == nil then
+    WAITING[tv] = false
+  end
+  replies[#replies + 1] = { 'OK', more and 1 or 0, turns }
+end
+return { now, replies, unit_commit(server) }

@@ -1,0 +1,36 @@
+--- create: makes instances that do not exist yet.
+-- @keyspace meta i e ids type
+-- @arg   now_ms        int    engine time in virtual-time namespaces
+-- @arg   max_state     int    bytes of state allowed
+-- @item  id            str    instance id
+-- @item  type          str    workflow type
+-- @item  version       str    code version
+-- @item  digest        bytes  digest of type, version, state and settings
+-- @item  state         bytes  initial state blob
+-- @item  lease_ms      int    lease override; 0 for the type's
+-- @item  max_attempts  int    attempts override; 0 for the type's
+-- @reply OK(incarnation int, created_ms int) | BODY_CONFLICT(type str, version str) | LIMIT_EXCEEDED(limit str, value int, max int)
+-- @emits CREATED
+-- @oom   deny
+-- @spec  R-CREATE-1, R-CREATE-2
+--!include born limits settle
+
+local now = meta_load(now_ms)
+local replies = {}
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local u = settled_load(now, '', id)
+  if u then
+    if u.y[5] == digest then
+      replies[#replies + 1] = { 'OK', u.r[INC], u.y[4] }
+    else
+      replies[#replies + 1] = { 'BODY_CONFLICT', u.y[2], u.y[3] }
+    end
+  elseif #state > max_state then
+    replies[#replies + 1] = over('state_bytes', #state, max_state)
+  else
+    u = born(id, now, type, version, digest, state, lease_ms, max_attempts)
+    replies[#replies + 1] = { 'OK', u.r[INC], now }
+  end
+end
+return { now, replies, unit_commit('') }

@@ -1,0 +1,52 @@
+--- fail: records why an attempt failed and decides what comes next.
+-- @keyspace meta i e type ready types due busy waiting ch
+-- @arg   now_ms     int    engine time in virtual-time namespaces
+-- @arg   server     str    run id of the caller
+-- @item  id         str    instance id
+-- @item  inc        int    incarnation
+-- @item  turn       int    turn number
+-- @item  fence      int    fence of the lease
+-- @item  n          int    command number
+-- @item  digest     bytes  digest of the command
+-- @item  reason     str    machine-readable cause
+-- @item  message    str    human-readable text
+-- @item  truncated  bool   whether the text was cut
+-- @item  details    bytes  details blob; empty for none
+-- @item  final      bool   whether trying again is useless
+-- @item  delay_ms   int    delay before the next attempt; -1 for the retry policy
+-- @from  RUNNING
+-- @to    BACKOFF, QUEUED, FAILED
+-- @reply OK(state int, delay_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
+-- @emits ATTEMPT_STARTED, ATTEMPT_FAILED, TURN_FAILED
+-- @oom   allow
+-- @spec  R-FAIL-1, R-FAIL-2, R-FAIL-3, R-CMD-1
+--!include command retry
+
+local now = meta_load(now_ms)
+local replies = {}
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local u = settled_load(now, server, id, 'a')
+  local reply = command_check(u, inc, turn, fence, n, digest)
+  if not reply then
+    local r = u.r
+    lease_alive(u, now)
+    r[FAILURES] = r[FAILURES] + 1
+    failure_save(u, now, reason, message, details, final and 1 or 0, truncated and 1 or 0)
+    lease_end(u, HOW_FAILED)
+    local delay = delay_ms >= 0 and delay_ms or backoff_ms(type_load(u.y[2]), r[FAILURES])
+    local exhausted = final or r[FAILURES] >= max_attempts(u)
+    local after = exhausted and FAILED or delay > 0 and BACKOFF or QUEUED
+    ledger_add(u, ATTEMPT_FAILED, now, turn, after, reason)
+    if exhausted then
+      delay = 0
+      attempt_exhausted(u, now, server, reason)
+    else
+      attempt_again(u, now, server, delay)
+    end
+    command_applied(u, n, digest, WORD_FAIL, after, delay)
+    reply = { 'OK', after, delay }
+  end
+  replies[#replies + 1] = reply
+end
+return { now, replies, unit_commit(server) }

@@ -1,0 +1,39 @@
+--- orphan: shortens the leases of a stream that closed. Does nothing where another stream has taken over meanwhile.
+-- @keyspace meta i e type ready types due busy waiting ch
+-- @arg   now_ms    int   engine time in virtual-time namespaces
+-- @arg   server    str   run id of the caller
+-- @arg   grace_ms  int   time left for somebody to take over
+-- @item  id        str   instance id
+-- @item  inc       int   incarnation
+-- @item  turn      int   turn number
+-- @item  fence     int   fence of the lease
+-- @item  conn      str   stream that closed
+-- @item  accepted  bool  whether the stream had received the turn
+-- @from  RUNNING
+-- @to    RUNNING
+-- @reply OK(deadline_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | SUPERSEDED
+-- @emits ATTEMPT_STARTED
+-- @oom   allow
+-- @spec  R-LEASE-8
+--!include orphan
+
+local now = meta_load(now_ms)
+local replies = {}
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local u = settled_load(now, server, id)
+  local reply = lease_check(u, inc, turn, fence)
+  if not reply then
+    if u.r[CONN] ~= conn then
+      reply = { 'SUPERSEDED' }
+    else
+      if accepted then
+        lease_alive(u, now)
+      end
+      orphan_lease(u, now, grace_ms)
+      reply = { 'OK', u.r[DEADLINE] }
+    end
+  end
+  replies[#replies + 1] = reply
+end
+return { now, replies, unit_commit(server) }

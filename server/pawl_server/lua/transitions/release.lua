@@ -1,0 +1,34 @@
+--- release: gives turns back; costs no attempt.
+-- @keyspace meta i e type ready types due busy waiting ch
+-- @arg   now_ms  int    engine time in virtual-time namespaces
+-- @arg   server  str    run id of the caller
+-- @item  id      str    instance id
+-- @item  inc     int    incarnation
+-- @item  turn    int    turn number
+-- @item  fence   int    fence of the lease
+-- @item  n       int    command number
+-- @item  digest  bytes  digest of the command
+-- @from  RUNNING
+-- @to    QUEUED
+-- @reply OK | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
+-- @emits ATTEMPT_STARTED, TURN_RELEASED
+-- @oom   allow
+-- @spec  R-LEASE-9, R-CMD-1
+--!include command retry
+
+local now = meta_load(now_ms)
+local replies = {}
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local u = settled_load(now, server, id)
+  local reply = command_check(u, inc, turn, fence, n, digest)
+  if not reply then
+    lease_end(u, HOW_RELEASED)
+    command_applied(u, n, digest, WORD_RELEASE)
+    attempt_again(u, now, server, 0)
+    ledger_add(u, TURN_RELEASED, now, turn, QUEUED)
+    reply = { 'OK' }
+  end
+  replies[#replies + 1] = reply
+end
+return { now, replies, unit_commit(server) }

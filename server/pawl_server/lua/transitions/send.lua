@@ -1,0 +1,71 @@
+--- send: admits messages to inboxes, creating absent instances where asked.
+-- @keyspace meta i e ids type ready types busy waiting ch
+-- @arg   now_ms        int    engine time in virtual-time namespaces
+-- @arg   server        str    run id of the caller
+-- @arg   max_pending   int    unfinished turns allowed per instance
+-- @arg   max_message   int    bytes of message allowed
+-- @arg   max_state     int    bytes of state allowed
+-- @item  id            str    instance id
+-- @item  message_id    str    idempotency id of the message
+-- @item  digest        bytes  digest of the message
+-- @item  message       bytes  message blob
+-- @item  origin        bytes  free bytes about the sender
+-- @item  create        bool   whether to create an absent instance
+-- @item  type          str    workflow type, if creating
+-- @item  version       str    code version, if creating
+-- @item  create_digest bytes  digest of the creation, if creating
+-- @item  state         bytes  initial state blob, if creating
+-- @item  lease_ms      int    lease override; 0 for the type's
+-- @item  max_attempts  int    attempts override; 0 for the type's
+-- @to    QUEUED
+-- @reply OK(turn int, incarnation int, admitted_ms int) | NOT_FOUND | BODY_CONFLICT(what str) | LIMIT_EXCEEDED(limit str, value int, max int)
+-- @emits CREATED, TURN_ADMITTED
+-- @oom   deny
+-- @spec  R-SEND-1, R-SEND-2, R-SEND-3, R-SEND-4
+--!include born inbox limits settle
+
+local now = meta_load(now_ms)
+
+-- The answer that an earlier identical send got.
+local function repeated(u, turn, digest)
+  local raw = unit_get(u, turn .. '.m')
+  local m = raw and cmsgpack.unpack(raw)
+  if not m then
+    local h = cmsgpack.unpack(unit_get(u, turn .. '.h'))
+    m = { 1, h[3], h[4], '', '', h[5] }
+  end
+  if m[3] ~= digest then
+    return { 'BODY_CONFLICT', 'message' }
+  end
+  return { 'OK', tonumber(turn), u.r[INC], m[6] }
+end
+
+local replies = {}
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local known = 'd:' .. message_id
+  local u = settled_load(now, server, id, known)
+  local turn = u and unit_get(u, known)
+  local reply
+  if turn then
+    reply = repeated(u, turn, digest)
+  elseif not u and not create then
+    reply = { 'NOT_FOUND' }
+  elseif u and create and (u.y[2] ~= type or u.y[3] ~= version) then
+    reply = { 'BODY_CONFLICT', 'create_if_absent' }
+  elseif #message > max_message then
+    reply = over('message_bytes', #message, max_message)
+  elseif u and u.r[PENDING] >= max_pending then
+    reply = over('pending_messages', u.r[PENDING] + 1, max_pending)
+  elseif not u and #state > max_state then
+    reply = over('state_bytes', #state, max_state)
+  else
+    if not u then
+      u = born(id, now, type, version, create_digest, state, lease_ms, max_attempts)
+      u.cache[known] = false
+    end
+    reply = { 'OK', inbox_admit(u, now, server, message_id, digest, message, origin, 0, ''), u.r[INC], now }
+  end
+  replies[#replies + 1] = reply
+end
+return { now, replies, unit_commit(server) }

@@ -1,0 +1,20 @@
+--- settle: applies to instances what time has decided already.
+-- @keyspace meta i e type ready types due busy waiting ch
+-- @arg   now_ms  int  engine time in virtual-time namespaces
+-- @arg   server  str  run id of the caller
+-- @item  id      str  instance id
+-- @from  BACKOFF
+-- @to    QUEUED
+-- @reply OK(state int) | NOT_FOUND
+-- @oom   allow
+-- @spec  R-SETTLE-1
+--!include settle
+
+local now = meta_load(now_ms)
+local replies = {}
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local u = settled_load(now, server, id)
+  replies[#replies + 1] = u and { 'OK', u.r[STATE] } or { 'NOT_FOUND' }
+end
+return { now, replies, unit_commit(server) }

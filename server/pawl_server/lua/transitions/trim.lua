@@ -1,0 +1,25 @@
+--- trim: removes finished turns that the retention no longer asks for.
+-- @keyspace meta i e type ready types due busy waiting ch
+-- @arg   now_ms  int  engine time in virtual-time namespaces
+-- @arg   server  str  run id of the caller
+-- @arg   limit   int  turns of each tier to look at per instance, 1 to 256
+-- @item  id      str  instance id
+-- @reply OK(trimmed int, next_ms int) | NOT_FOUND
+-- @oom   allow
+-- @spec  R-TRIM-1, R-TRIM-2, R-TRIM-3
+--!include history settle
+
+local now = meta_load(now_ms)
+local replies = {}
+for at = FIRST, LAST, STRIDE do
+  --!item
+  local u = settled_load(now, server, id)
+  if u then
+    local trimmed = history_trim(u, now, limit)
+    history_arm(u, now)
+    replies[#replies + 1] = { 'OK', trimmed, history_next(u, now) or 0 }
+  else
+    replies[#replies + 1] = { 'NOT_FOUND' }
+  end
+end
+return { now, replies, unit_commit(server) }

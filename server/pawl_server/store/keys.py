@@ -1,0 +1,107 @@
+"""The key catalogue: every key that Pawl keeps in Redis, and where its partition lives.
+
+All keys of a partition begin with the partition's tag, `{<namespace>.<partition>.<salt>}`, so that every transition touches
+one hash slot. The salt is searched so that partitions spread evenly over the slots of a cluster. The namespace itself has
+one key outside the partitions, `{<namespace>}meta`, which fixes the number of partitions. Nothing is ever found or deleted
+by pattern.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+SLOTS = 16384
+DEFAULT_PARTITIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """One kind of key under a partition's tag."""
+
+    name: str
+    """Keyspace name: the part of the key before the first colon."""
+    pattern: str
+    """Full name under the tag, with placeholders."""
+    type: str
+    """Redis type."""
+    members: str
+    """What its fields, members or elements mean."""
+    lifetime: str
+    """When it comes and goes."""
+
+
+_CATALOGUE = (
+    KeySpec(
+        "meta", "meta", "hash",
+        "run_id, gen, fence, incarnation, outbox (counters), shift, seen, hold (clock), virtual, partitions, "
+        "min_reader, min_writer (schema)",
+        "as long as the namespace",
+    ),
+    KeySpec(
+        "i", "i:<id>", "hash",
+        "r (packed record), y (birth), s (state), k (step keys of the head), a (servers awaiting a turn), d:<message id> "
+        "(turn), <turn>.m (message), <turn>.<position> (step), <turn>.f (last failure), <turn>.h (receipt), <turn>.r (reply)",
+        "as long as the instance; fields of a turn until trimmed",
+    ),
+    KeySpec("e", "e:<id>", "list", "ledger events; index = seq - base", "as long as the instance; newest 200"),
+    KeySpec("ready", "ready:<type>:<version>:<lane>", "zset", "instance -> engine ms since its head is ready", "while not empty"),
+    KeySpec("types", "types", "zset", "type:version -> engine ms of its oldest ready head", "while anything is ready"),
+    KeySpec("due", "due", "zset", "lease:<id>, backoff:<id>, gc:<id> -> engine ms", "one entry per kind and instance"),
+    KeySpec("busy", "busy", "set", "instances with unfinished turns", "while not empty"),
+    KeySpec("ids", "ids:<type>", "zset", "instance -> engine ms of creation", "as long as the instances"),
+    KeySpec("waiting", "waiting:<type>:<version>", "zset", "server run with idle credits -> expiry, engine ms", "seconds"),
+    KeySpec("type", "type:<type>", "hash", "v (revision), p (settings), q (request id), d (digest)", "as long as the namespace"),
+    KeySpec("typeindex", "typeindex", "zset", "names of stored workflow types", "as long as the namespace"),
+    KeySpec("servers", "servers", "hash", "server run -> packed (name, address, build, beat, draining, orphaned)", "an hour after its end"),
+    KeySpec("ch", "ch:<server run>", "channel", "hints for one server: 'ready <type>:<version>', 'done <turn> <id>'", "not stored"),
+)
+
+KEYS: dict[str, KeySpec] = {spec.name: spec for spec in _CATALOGUE}
+
+
+def _crc16_table() -> tuple[int, ...]:
+    table = []
+    for byte in range(256):
+        crc = byte << 8
+        for _ in range(8):
+            crc = ((crc << 1) ^ 0x1021) if crc & 0x8000 else crc << 1
+        table.append(crc & 0xFFFF)
+    return tuple(table)
+
+
+_CRC16 = _crc16_table()
+
+
+def crc16(data: bytes) -> int:
+    """CRC-16/XMODEM, the checksum of Redis Cluster; 0 to 65,535."""
+    crc = 0
+    for byte in data:
+        crc = ((crc << 8) & 0xFFFF) ^ _CRC16[(crc >> 8) ^ byte]
+    return crc
+
+
+def partition_of(instance_id: str, partitions: int) -> int:
+    """Partition of an instance, 0 to `partitions` - 1."""
+    return crc16(instance_id.encode()) % partitions
+
+
+def namespace_tag(namespace: str) -> str:
+    """Prefix of the namespace's own key."""
+    return "{" + namespace + "}"
+
+
+@functools.cache
+def partition_tag(namespace: str, partition: int, partitions: int) -> str:
+    """Prefix of all keys of a partition; its slot is the one nearest to (partition + 0.5) x 16384 / partitions."""
+    share = SLOTS / partitions
+    centre = (partition + 0.5) * share
+    best, best_distance = "", float(SLOTS)
+    for salt in range(4096):
+        name = f"{namespace}.{partition:02d}.{salt:x}"
+        distance = abs(crc16(name.encode()) % SLOTS - centre)
+        if distance < best_distance:
+            best, best_distance = name, distance
+            if distance <= share / 8:
+                break
+    return "{" + best + "}"

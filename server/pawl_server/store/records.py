@@ -1,0 +1,284 @@
+"""Readers of the packed records that the scripts keep in Redis.
+
+Every record is a msgpack array whose first element is a format version; elements beyond the ones named here are ignored.
+The Lua side is lib/record.lua, lib/inbox.lua, lib/step.lua, lib/history.lua, lib/retry.lua, lib/born.lua, lib/ledger.lua
+and transitions/beat.lua. Times are engine time in ms since the epoch; blobs are `encoding NUL data`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgpack
+
+RECORD_FIELDS = 35
+
+
+def unpack(raw: bytes) -> list[Any]:
+    """The elements of a packed record; text stays bytes."""
+    return msgpack.unpackb(raw, raw=True, strict_map_key=False)
+
+
+class InstanceRecord(NamedTuple):
+    """Record `r` of an instance; see lib/record.lua."""
+
+    version: int
+    flags: int
+    incarnation: int
+    head: int
+    tail: int
+    pending: int
+    oldest: int
+    kept: int
+    kept_bytes: int
+    seq: int
+    state: int
+    bytes: int
+    steps: int
+    attempt: int
+    failures: int
+    lost: int
+    deliveries: int
+    fence: int
+    conn: bytes | int
+    deadline_ms: int
+    leased_ms: int
+    bits: int
+    how: int
+    n: int
+    digest: bytes | int
+    word: int
+    answer1: int
+    answer2: int
+    previous_fence: int
+    previous_how: int
+    previous_n: int
+    previous_digest: bytes | int
+    previous_word: int
+    previous_answer1: int
+    previous_answer2: int
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the newest lease was received by a worker."""
+        return bool(self.bits & 1)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the newest lease lost its stream."""
+        return bool(self.bits & 2)
+
+
+def instance_record(raw: bytes) -> InstanceRecord:
+    """Decodes `r`; zeros that were not stored are filled in."""
+    values = unpack(raw)[:RECORD_FIELDS]
+    return InstanceRecord._make(values + [0] * (RECORD_FIELDS - len(values)))
+
+
+class Birth(NamedTuple):
+    """Field `y` of an instance: what it was created with."""
+
+    type: str
+    version: str
+    created_ms: int
+    digest: bytes
+    lease_ms: int
+    """0: the type's."""
+    max_attempts: int
+    """0: the type's."""
+
+
+def birth(raw: bytes) -> Birth:
+    """Decodes `y`."""
+    y = unpack(raw)
+    return Birth(y[1].decode(), y[2].decode(), y[3], y[4], y[5], y[6])
+
+
+class MessageRecord(NamedTuple):
+    """Field `<turn>.m`."""
+
+    message_id: str
+    digest: bytes
+    blob: bytes
+    origin: bytes
+    admitted_ms: int
+    from_turn: int
+    """Turn that continued with this message; 0 if it was sent."""
+    from_id: str
+
+
+def message_record(raw: bytes) -> MessageRecord:
+    """Decodes `<turn>.m`."""
+    m = unpack(raw)
+    return MessageRecord(m[1].decode(), m[2], m[3], m[4], m[5], m[6], m[7].decode())
+
+
+class StepRecord(NamedTuple):
+    """Field `<turn>.<position>`."""
+
+    key: str
+    kind: str
+    blob: bytes
+    digest: bytes
+    saved_ms: int
+    attempt: int
+
+
+def step_record(raw: bytes) -> StepRecord:
+    """Decodes `<turn>.<position>`."""
+    s = unpack(raw)
+    return StepRecord(s[1].decode(), s[2].decode(), s[3], s[4], s[5], s[6])
+
+
+class FailureRecord(NamedTuple):
+    """Field `<turn>.f`."""
+
+    attempt: int
+    failed_ms: int
+    reason: str
+    message: str
+    details: bytes
+    """Blob; empty for none."""
+    final: bool
+    truncated: bool
+
+
+def failure_record(raw: bytes) -> FailureRecord:
+    """Decodes `<turn>.f`."""
+    f = unpack(raw)
+    return FailureRecord(f[1], f[2], f[3].decode(), f[4].decode(), f[5], bool(f[6]), bool(f[7]))
+
+
+class Receipt(NamedTuple):
+    """Field `<turn>.h` of a finished turn."""
+
+    state: int
+    message_id: str
+    digest: bytes
+    admitted_ms: int
+    finished_ms: int
+    attempts: int
+    steps: int
+    bytes: int
+    fence: int
+    n: int
+    command_digest: bytes
+    continuation: int
+    claimed_id: str
+    claimed_incarnation: int
+    claimed_turn: int
+    claimed_fence: int
+
+
+def receipt(raw: bytes) -> Receipt:
+    """Decodes `<turn>.h`."""
+    h = unpack(raw)
+    return Receipt(h[1], h[2].decode(), *h[3:13], h[13].decode(), *h[14:17])
+
+
+class ClaimedTurn(NamedTuple):
+    """A leased turn as `claim` and `finish` hand it out; see claim_view in lib/claim.lua."""
+
+    instance_id: str
+    incarnation: int
+    turn: int
+    fence: int
+    attempt: int
+    max_attempts: int
+    lease_ms: int
+    attempt_timeout_ms: int
+    message: MessageRecord
+    state: bytes
+    """Blob; empty for none."""
+    failure: FailureRecord | None
+    steps: list[StepRecord]
+
+
+def claimed_turn(view: list[Any]) -> ClaimedTurn:
+    """Decodes one claimed turn."""
+    return ClaimedTurn(
+        view[0].decode(), view[1], view[2], view[3], view[4], view[5], view[6], view[7],
+        message_record(view[8]), view[9], failure_record(view[10]) if view[10] else None,
+        [step_record(raw) for raw in view[11]] if view[11] else [],
+    )
+
+
+class TurnView(NamedTuple):
+    """A turn as get_turn and list_turns read it; see view_turn in lib/view.lua."""
+
+    turn: int
+    message: MessageRecord | None
+    receipt: Receipt | None
+    reply: bytes
+    """Blob; empty for none."""
+    failure: FailureRecord | None
+    steps: list[StepRecord]
+
+
+def turn_view(view: list[Any]) -> TurnView:
+    """Decodes one turn view."""
+    return TurnView(
+        view[0],
+        message_record(view[1]) if view[1] else None,
+        receipt(view[2]) if view[2] else None,
+        view[3],
+        failure_record(view[4]) if view[4] else None,
+        [step_record(raw) for raw in view[5] if raw],
+    )
+
+
+class LedgerEvent(NamedTuple):
+    """One element of `e:<id>`; the numbers of `type` are in lib/ledger.lua."""
+
+    type: int
+    gen: int
+    time_ms: int
+    turn: int
+    attempt: int
+    state: int
+    status: int
+    detail: bytes
+
+
+def ledger_event(raw: bytes) -> LedgerEvent:
+    """Decodes one ledger event."""
+    return LedgerEvent._make(unpack(raw)[1:9])
+
+
+class ServerRecord(NamedTuple):
+    """One field of `servers`."""
+
+    name: str
+    address: str
+    build: str
+    beat_ms: int
+    draining: bool
+    orphaned: bool
+
+
+def server_record(raw: bytes) -> ServerRecord:
+    """Decodes one field of `servers`."""
+    s = unpack(raw)
+    return ServerRecord(s[1].decode(), s[2].decode(), s[3].decode(), s[4], bool(s[5]), bool(s[6]))
+
+
+TYPE_FIELDS = (
+    "lease_ms", "max_attempts", "backoff_initial_ms", "backoff_max_ms", "backoff_factor", "attempt_timeout_ms",
+    "min_turns", "max_age_ms", "max_turns", "max_bytes",
+)
+TYPE_DEFAULTS: dict[str, float] = dict(
+    zip(TYPE_FIELDS, (60_000, 3, 1_000, 60_000, 2, 3_600_000, 256, 86_400_000, 2_000, 4_194_304), strict=True)
+)
+
+
+def pack_type(values: dict[str, float | None]) -> bytes:
+    """Packs the settings of a workflow type; None or absent means the default (-1 in the record)."""
+    fields = (values.get(name) for name in TYPE_FIELDS)
+    return msgpack.packb([1, 0, *(-1 if value is None else value for value in fields)])
+
+
+def unpack_type(raw: bytes) -> tuple[int, dict[str, float | None]]:
+    """Time of the last change, and the settings; None for the default."""
+    record = unpack(raw)
+    values = {name: (None if value == -1 else value) for name, value in zip(TYPE_FIELDS, record[2:], strict=False)}
+    return record[1], values
