@@ -1,0 +1,66 @@
+"""What the repository promises to those who clone it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONSTRAINTS = (ROOT / "requirements" / "constraints.txt").read_text(encoding="utf-8")
+
+
+def normal(name: str) -> str:
+    """Returns a package name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def names_of(requirements: list[str]) -> set[str]:
+    """Returns the names of the packages that the requirements ask for."""
+    return {normal(re.split(r"[^\w.-]", each, maxsplit=1)[0]) for each in requirements}
+
+
+def test_every_dependency_has_a_tested_version() -> None:
+    pinned = {normal(name) for name in re.findall(r"^([\w.-]+)==", CONSTRAINTS, re.MULTILINE)}
+    extras = PROJECT["optional-dependencies"].values()
+    wanted = [*PROJECT["dependencies"], *(each for extra in extras for each in extra)]
+    assert names_of(wanted) - pinned == set()
+
+
+def test_a_bare_install_stays_small() -> None:
+    assert names_of(PROJECT["dependencies"]) == {"grpcio", "protobuf", "click", "rich"}
+
+
+TOP = ["README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml", "buf.yaml", ".ci/run"]
+
+
+@pytest.mark.parametrize("name", TOP)
+def test_the_top_of_the_tree_is_complete(name: str) -> None:
+    assert (ROOT / name).is_file()
+
+
+def is_sleep(node: ast.AST) -> bool:
+    """Says whether a call waits for a fixed time. Zero only yields, a minute or more waits to be cancelled."""
+    if not (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep"
+    ):
+        return False
+    owner, length = node.func.value, node.args[0] if node.args else None
+    harmless = isinstance(length, ast.Constant) and not 0 < float(str(length.value)) < 60
+    return isinstance(owner, ast.Name) and owner.id in ("time", "asyncio") and not harmless
+
+
+def sleeps(path: Path) -> list[str]:
+    """Returns the places of a file where it waits for a fixed time instead of for a condition."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}" for node in nodes if is_sleep(node)]
+
+
+def test_no_test_waits_for_a_fixed_time() -> None:
+    files = (ROOT / "tests").rglob("test_*.py")
+    assert [place for path in files for place in sleeps(path)] == []
