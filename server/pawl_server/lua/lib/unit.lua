@@ -8,7 +8,7 @@ local READY = {} -- type:version -> ready set overlay, see ready.lua
 local DUE = {} -- member -> engine ms, or false to remove
 local BUSY = {} -- id -> true or false
 local INDEX = {} -- type -> flat list of score, id: new instances
-local WAITING = {} -- type:version -> engine ms of expiry, or false to remove the caller
+local WAITERS = {} -- type:version -> engine ms of expiry, or false to remove the caller
 local PUBLISH = {} -- flat list of server, message
 local LEDGER_KEEP = 200
 local WAIT_MS = 5000
@@ -158,7 +158,7 @@ local function unit_write_sets(server)
   for name, entries in pairs(INDEX) do
     unit_write('ZADD', T .. 'ids:' .. name, entries)
   end
-  for tv, expiry in pairs(WAITING) do
+  for tv, expiry in pairs(WAITERS) do
     if expiry then
       redis.call('ZADD', T .. 'waiting:' .. tv, expiry, server)
     else

@@ -29,9 +29,9 @@ for at = FIRST, LAST, STRIDE do
   end
   local more = ready_close(tv, now)
   if #turns < limit and not more then
-    WAITING[tv] = now + WAIT_MS
-  elseif WAITING[tv] == nil then
-    WAITING[tv] = false
+    WAITERS[tv] = now + WAIT_MS
+  elseif WAITERS[tv] == nil then
+    WAITERS[tv] = false
   end
   replies[#replies + 1] = { 'OK', more and 1 or 0, turns }
 end

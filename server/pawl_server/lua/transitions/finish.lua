@@ -125,7 +125,7 @@ for i = 1, #finished do
       unit_set(f.u, f.field, cmsgpack.pack(f.h))
       f.reply[4] = { view }
     else
-      WAITING[f.tv] = now + WAIT_MS
+      WAITERS[f.tv] = now + WAIT_MS
     end
     ready_close(f.tv, now)
   end
