@@ -45,7 +45,7 @@ def test_the_top_of_the_tree_is_complete(name: str) -> None:
 
 
 def is_sleep(node: ast.AST) -> bool:
-    """Says whether a call waits for a fixed time. Zero only yields, a minute or more waits to be cancelled."""
+    """Says whether a call waits for a fixed time: 0 only yields, 60 s wait to be cancelled."""
     if not (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep"
     ):
