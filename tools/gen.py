@@ -59,10 +59,7 @@ def generate(root: Path) -> dict[str, str]:
     from tools.generators import keys_page, protos, scripts, states, transitions_page
 
     files: dict[str, str] = {}
-    generators = [protos, scripts, states, transitions_page, keys_page]
-    if not (root / "server/pawl_server/store/keys.py").exists():
-        generators.remove(keys_page)
-    for generator in generators:
+    for generator in (protos, scripts, states, transitions_page, keys_page):
         files.update(generator.generate(root))
     return files
 

@@ -1,5 +1,6 @@
 """store/scripts_gen.py: one typed call per Lua script, from the headers."""
 
+import keyword
 from pathlib import Path
 
 from pawl_server.store.bundle import load_bundles
@@ -129,6 +130,7 @@ def _parameters(header: Header, prefix: str) -> list[str]:
 
 def _functions(header: Header, prefix: str) -> str:
     name = header.name
+    function = f"{name}_" if keyword.iskeyword(name) else name
     parameters = _parameters(header, prefix)
     star = f"*, {', '.join(parameters)}" if parameters else ""
     names = [one.name for one in header.args] + (["items"] if header.items else [])
@@ -152,7 +154,7 @@ def {name}_decode(raw: Sequence[Any]) -> Result[{prefix}Reply]:
     return decode_result("{name}", raw, _{name.upper()}_WORDS)
 
 
-async def {name}(p: Caller{", " + star if star else ""}) -> Result[{prefix}Reply]:
+async def {function}(p: Caller{", " + star if star else ""}) -> Result[{prefix}Reply]:
     """{doc}"""
     return {name}_decode(await p.call({name.upper()}, {name}_args({passed})))
 '''

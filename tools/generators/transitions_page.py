@@ -1,11 +1,13 @@
 """docs/reference/transitions.md, from the script headers."""
 
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 
 from pawl_server.store.bundle import load_bundles
 from pawl_server.store.lua_header import Field, Header
 from tools.generators.markdown import note, table
+from tools.generators.states import SOURCE, read_states
 
 _OOM = {
     "allow": "runs although Redis is at maxmemory",
@@ -22,14 +24,15 @@ between cluster nodes.
 def generate(root: Path) -> dict[str, str]:
     """Returns the page. Raises LuaError."""
     headers = [bundle.header for bundle in load_bundles(root / "server/pawl_server/lua").values()]
-    return {"docs/reference/transitions.md": transitions_page(headers)}
+    _, moves = read_states(root / SOURCE)
+    return {"docs/reference/transitions.md": transitions_page(headers, frozenset(moves))}
 
 
-def transitions_page(headers: Iterable[Header]) -> str:
+def transitions_page(headers: Iterable[Header], moves: frozenset[tuple[str, str]]) -> str:
     """One section per script, transitions first, after the diagram of turn states."""
     headers = list(headers)
     parts = ["# Transitions", note("the headers of server/pawl_server/lua"), _INTRO.strip()]
-    parts += ["## Turn states", diagram(headers)]
+    parts += ["## Turn states", diagram(headers, moves)]
     for title, kind in (("## Transitions", "transition"), ("## Queries", "query")):
         chosen = [header for header in headers if header.kind == kind]
         if chosen:
@@ -37,14 +40,14 @@ def transitions_page(headers: Iterable[Header]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def diagram(headers: Iterable[Header]) -> str:
-    """The mermaid state diagram of all @from/@to lines."""
+def diagram(headers: Iterable[Header], moves: frozenset[tuple[str, str]]) -> str:
+    """The mermaid state diagram of all @from/@to lines. Of lists only the moves that exist are drawn."""
     edges: dict[tuple[str, str], list[str]] = {}
     for header in headers:
         for move in header.moves:
-            for source in move.sources or ("[*]",):
-                for target in move.targets or ("[*]",):
-                    edges.setdefault((source, target), []).append(header.name)
+            for edge in product(move.sources or ("[*]",), move.targets or ("[*]",)):
+                if edge in moves or not move.sources or move.sources == move.targets:
+                    edges.setdefault(edge, []).append(header.name)
     lines = [
         f"    {source} --> {target}: {', '.join(names)}" for (source, target), names in sorted(edges.items())
     ]

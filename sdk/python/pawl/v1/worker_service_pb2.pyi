@@ -14,6 +14,7 @@ from pawl.v1 import message_service_pb2 as _message_service_pb2
 from pawl.v1 import payload_pb2 as _payload_pb2
 from pawl.v1 import step_pb2 as _step_pb2
 from pawl.v1 import turn_pb2 as _turn_pb2
+from pawl.v1 import workflow_type_pb2 as _workflow_type_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -169,19 +170,25 @@ class WorkflowRef(_message.Message):
 
     WORKFLOW_TYPE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     workflow_type: _builtins.str
     """Workflow type."""
     version: _builtins.str
     """Code version."""
+    @_builtins.property
+    def settings(self) -> _workflow_type_pb2.WorkflowType:
+        """Settings for the type, stored only if the type has none yet; its `name` may be empty."""
+
     def __init__(
         self,
         *,
         workflow_type: _builtins.str = ...,
         version: _builtins.str = ...,
+        settings: _workflow_type_pb2.WorkflowType | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
