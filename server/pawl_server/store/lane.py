@@ -139,9 +139,6 @@ class Lane:
         for timer in (self._silence, self._expiry):
             if timer is not None:
                 timer.cancel()
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
         if self._wire is not None:
             wire, self._wire = self._wire, None
             wire.abort()
@@ -151,6 +148,9 @@ class Lane:
             while queue:
                 call = queue.popleft()
                 _fail(call, StoreUnavailable("the store was closed", maybe_applied=call.retried))
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
 
     def call(self, script: Script[Any], key: str, argv: Iterable[Arg]) -> asyncio.Future[Any]:
         """Queues `EVALSHA script 1 key argv…` for the flush of this tick; the future gets the raw reply.
@@ -184,10 +184,8 @@ class Lane:
         if wire is None:
             self._arm_expiry()
             return
-        if len(wire.flights) >= self._options.max_flights:
-            return  # on_progress comes back here
-        calls = self._take()
-        if calls:
+        # What does not fit leaves after the next replies: on_progress comes back here.
+        while len(wire.flights) < self._options.max_flights and (calls := self._take()):
             self.metrics.flushes += 1
             wire.send(calls)
             if self._silence is None:
