@@ -1,0 +1,44 @@
+"""Python code of the pages runs as it stands, and prints what the page says it prints."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, Block, blocks
+
+testing = pytest.importorskip("pawl.testing")
+
+
+def promised_output(block: Block) -> str | None:
+    """Returns the text block that directly follows a Python block on its page, which is what it prints."""
+    rest = block.page.read_text(encoding="utf-8").split(block.text, 1)[1].removeprefix("```\n").lstrip("\n")
+    return rest.removeprefix("```text\n").split("```", 1)[0] if rest.startswith("```text\n") else None
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.name)
+async def test_python_block_runs(block: Block, tmp_path: Path) -> None:
+    program = tmp_path / "example.py"
+    program.write_text(block.text, encoding="utf-8")
+    async with testing.server() as server:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", program],
+            cwd=tmp_path,
+            env={"PAWL_ADDRESS": server.address, "PATH": ""},
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    promised = promised_output(block)
+    if promised is not None:
+        assert done.stdout == promised
+
+
+def test_the_readme_promises_an_output() -> None:
+    first = next(block for block in blocks("python") if block.page == ROOT / "README.md")
+    assert promised_output(first)
