@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -24,19 +25,19 @@ async def test_python_block_runs(block: Block, tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(block.text, encoding="utf-8")
     async with testing.server() as server:
-        done = subprocess.run(
-            [sys.executable, "-W", "error", program],
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-W", "error", str(program)),
             cwd=tmp_path,
-            env={"PAWL_ADDRESS": server.address, "PATH": ""},
-            capture_output=True,
-            text=True,
-            timeout=50,
-            check=False,
+            env={"PAWL_ADDRESS": server.address},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-    assert done.returncode == 0, done.stderr
+        async with asyncio.timeout(50):
+            output, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
     promised = promised_output(block)
     if promised is not None:
-        assert done.stdout == promised
+        assert output.decode() == promised
 
 
 def test_the_readme_promises_an_output() -> None:
