@@ -1,0 +1,1 @@
+"""Pure types of the server: no I/O, no Redis, no gRPC."""

@@ -1,0 +1,83 @@
+"""The limits in force, by the names that LIMIT_EXCEEDED and GetServerInfo use.
+
+Fields of `Limits` can be configured (`PAWL_LIMIT_<NAME>`) and are enforced by the scripts, which get them as
+arguments. `FIXED` are part of the API.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from types import MappingProxyType
+
+CREDITS = 10_000
+BATCH_MESSAGES = 256
+BATCH_BYTES = 3 << 20
+FRAME_BYTES = 1 << 20
+FRAME_ITEMS = 256
+FRAME_CUT_BYTES = 256 << 10
+LEASES_PER_REQUEST = 256
+WORKFLOWS_PER_HELLO = 256
+LABELS = 16
+LABEL_BYTES = 128
+PAGE_SIZE = 100
+PAGE_SIZE_DEFAULT = 50
+WAIT_MS = 600_000
+AWAIT_DEFAULT_MS = 30_000
+FAILURE_MESSAGE_BYTES = 2_048
+FAILURE_DETAILS_BYTES = 8_192
+ID_CHARS = 128
+ENCODING_CHARS = 64
+PAYLOAD_DIGEST_BYTES = 32
+
+FIXED: MappingProxyType[str, int] = MappingProxyType(
+    {
+        "credits": CREDITS,
+        "batch_messages": BATCH_MESSAGES,
+        "batch_bytes": BATCH_BYTES,
+        "frame_bytes": FRAME_BYTES,
+        "frame_items": FRAME_ITEMS,
+        "leases_per_request": LEASES_PER_REQUEST,
+        "workflows_per_hello": WORKFLOWS_PER_HELLO,
+        "labels": LABELS,
+        "label_bytes": LABEL_BYTES,
+        "page_size": PAGE_SIZE,
+        "wait_ms": WAIT_MS,
+        "failure_message_bytes": FAILURE_MESSAGE_BYTES,
+        "failure_details_bytes": FAILURE_DETAILS_BYTES,
+        "id_chars": ID_CHARS,
+        "encoding_chars": ENCODING_CHARS,
+        "payload_digest_bytes": PAYLOAD_DIGEST_BYTES,
+    }
+)
+"""Limits that can't be configured."""
+
+
+def _limit(default: int, low: int, high: int) -> int:
+    return dataclasses.field(default=default, metadata={"min": low, "max": high})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits that an operator may change. `metadata` of each field has its range."""
+
+    steps_per_turn: int = _limit(64, 1, 2_000)
+    """Saved steps of one turn."""
+    state_bytes: int = _limit(65_536, 1, 1 << 20)
+    """Data of an instance's state."""
+    step_output_bytes: int = _limit(65_536, 1, 1 << 20)
+    """Data of one step's output."""
+    reply_bytes: int = _limit(65_536, 1, 1 << 20)
+    """Data of a turn's reply."""
+    message_bytes: int = _limit(32_768, 1, 1 << 20)
+    """Data of one message."""
+    turn_bytes: int = _limit(262_144, 1, 2 << 20)
+    """Stored bytes of one turn: its message and its steps, encodings included."""
+    pending_messages: int = _limit(128, 1, 100_000)
+    """Unfinished turns of one instance, above which sends are refused."""
+    origin_bytes: int = _limit(1_024, 0, 65_536)
+    """Bytes about the sender."""
+
+    def as_map(self) -> dict[str, int]:
+        """All limits by name, the fixed ones included."""
+        return {**dataclasses.asdict(self), **FIXED}

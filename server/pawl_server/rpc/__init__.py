@@ -1,0 +1,1 @@
+"""gRPC in front of the engine: validate, one engine call, convert."""
