@@ -1,4 +1,4 @@
-"""What all tests share. Order, time limits and strictness are in pyproject.toml; fixtures live with their users.
+"""What all tests share. Order, time limits and strictness: pyproject.toml. Fixtures live with their users.
 
 Tests run in parallel and in random order (pytest-randomly prints the seed; `--randomly-seed=N` repeats a
 run), so none may count on another, on a port number or on the working folder.
