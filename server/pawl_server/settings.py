@@ -1,7 +1,7 @@
 """Settings of the server: one documented PAWL_* environment variable per field.
 
-The variable of a field is `PAWL_` and its name in capitals, unless its metadata says otherwise; those of `limits` are
-`PAWL_LIMIT_<NAME>`. Precedence: what the caller passes (the command line's options), the environment, the default.
+The variable of a field is `PAWL_` and its name in capitals; those of `limits` are `PAWL_LIMIT_<NAME>`.
+Precedence: what the caller passes (the command line's options), the environment, the default.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Settings:
     insecure: bool = False
     """Allows listening beyond loopback although there are no credentials and no encryption yet."""
     redis_url: str | None = None
-    """`redis://`, `rediss://` or `unix://` URL of the store; unset starts the embedded server in `data_dir`."""
+    """`redis://`, `rediss://` or `unix://` URL of the store; unset: the embedded server in `data_dir`."""
     data_dir: Path = Path(".pawl")
     """Folder of the embedded server. One server at a time."""
     namespace: str = "default"
@@ -84,7 +84,7 @@ class Settings:
     """Least important level that is logged."""
     log_format: str = _setting("text", choices=("text", "json"))
     """`text` (key=value) or `json`, one line per record."""
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     """Limits in force; see domain/limits.py."""
 
     def __post_init__(self) -> None:
@@ -107,8 +107,8 @@ class Settings:
         elif self.host not in _LOOPBACK and not self.insecure:
             raise BadSetting(
                 "PAWL_HOST",
-                f"{self.host!r} is not loopback, and this version has no credentials: set PAWL_INSECURE=1 (--insecure)"
-                " if the network itself is trusted",
+                f"{self.host!r} is not loopback, and this version has no credentials:"
+                " set PAWL_INSECURE=1 (--insecure) if the network itself is trusted",
             )
 
     @property
@@ -178,7 +178,7 @@ def _check_range(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
     low, high = metadata.get("min"), metadata.get("max")
     if value is None:
         return
-    if low is not None and value < low or high is not None and value > high:
+    if (low is not None and value < low) or (high is not None and value > high):
         raise BadSetting(name, f"{value} is not within {low} to {high}")
     choices = metadata.get("choices")
     if choices and value not in choices:
