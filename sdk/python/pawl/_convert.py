@@ -1,0 +1,193 @@
+"""Between the messages of the wire and the values of `pawl.models`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from pawl.models import (
+    Failure,
+    Instance,
+    Origin,
+    Retention,
+    RetryPolicy,
+    SavedStep,
+    ServerInfo,
+    Turn,
+    WorkflowType,
+)
+from pawl.payloads import Payload
+from pawl.v1 import admin_service_pb2, failure_pb2, instance_pb2, step_pb2, turn_pb2, workflow_type_pb2
+
+
+def time_of(stamp: Timestamp) -> datetime | None:
+    """Converts a timestamp; None for one that was not set."""
+    if not stamp.seconds and not stamp.nanos:
+        return None
+    return stamp.ToDatetime(tzinfo=UTC)
+
+
+def span_of(duration: Duration) -> timedelta | None:
+    """Converts a duration; None for one that was not set."""
+    if not duration.seconds and not duration.nanos:
+        return None
+    return duration.ToTimedelta()
+
+
+def _payload(message: Any, name: str) -> Payload | None:
+    return getattr(message, name) if message.HasField(name) else None
+
+
+def _word(enum: Any, value: int, prefix: str) -> str:
+    known = enum.values()
+    return enum.Name(value).removeprefix(prefix) if value in known else str(value)
+
+
+def failure_of(message: failure_pb2.Failure) -> Failure:
+    """Converts a failure."""
+    return Failure(
+        reason=message.reason,
+        message=message.message,
+        non_retryable=message.non_retryable,
+        attempt=message.attempt,
+        fail_time=time_of(message.fail_time),
+        truncated=message.truncated,
+        details_payload=_payload(message, "details"),
+    )
+
+
+def origin_of(message: turn_pb2.Origin) -> Origin:
+    """Converts an origin. A kind newer than this SDK counts as "client"."""
+    if message.WhichOneof("source") == "continuation":
+        source = message.continuation
+        return Origin("continuation", turn=source.turn, message_id=source.message_id)
+    return Origin("client", client=message.client)
+
+
+def step_of(message: step_pb2.Step) -> SavedStep:
+    """Converts a saved step."""
+    return SavedStep(
+        position=message.position,
+        key=message.key,
+        kind=message.kind or "step",
+        save_time=time_of(message.save_time),
+        attempt=message.attempt,
+        output_payload=message.output,
+    )
+
+
+def turn_of(message: turn_pb2.Turn) -> Turn:
+    """Converts a turn."""
+    return Turn(
+        instance_id=message.instance_id,
+        incarnation=message.incarnation,
+        turn=message.turn,
+        state=_word(turn_pb2.TurnState, message.state, "TURN_STATE_"),
+        message_id=message.message_id,
+        origin=origin_of(message.origin),
+        attempt=message.attempt,
+        step_count=message.step_count,
+        steps=tuple(step_of(step) for step in message.steps),
+        last_failure=failure_of(message.last_failure) if message.HasField("last_failure") else None,
+        admit_time=time_of(message.admit_time),
+        finish_time=time_of(message.finish_time),
+        due_time=time_of(message.due_time),
+        trimmed=message.trimmed,
+        continuation_turn=message.continuation_turn,
+        message_payload=_payload(message, "message"),
+        reply_payload=_payload(message, "reply"),
+    )
+
+
+def instance_of(message: instance_pb2.Instance) -> Instance:
+    """Converts an instance."""
+    return Instance(
+        id=message.id,
+        workflow_type=message.workflow_type,
+        version=message.version,
+        incarnation=message.incarnation,
+        status=_word(instance_pb2.InstanceStatus, message.status, "INSTANCE_STATUS_"),
+        create_time=time_of(message.create_time),
+        pending_turns=message.pending_turns,
+        head_turn=message.head_turn,
+        last_turn=message.last_turn,
+        oldest_kept_turn=message.oldest_kept_turn,
+        lease_timeout=span_of(message.lease_timeout),
+        max_attempts=message.max_attempts,
+        last_seq=message.last_seq,
+        state_payload=_payload(message, "state"),
+    )
+
+
+def info_of(message: admin_service_pb2.GetServerInfoResponse) -> ServerInfo:
+    """Converts a server's description."""
+    return ServerInfo(
+        version=message.version,
+        server_name=message.server_name,
+        server_run=message.server_run,
+        namespace=message.namespace,
+        partitions=message.partitions,
+        durability=_word(admin_service_pb2.Durability, message.durability, "DURABILITY_"),
+        durability_assumed=message.durability_assumed,
+        store=message.store,
+        limits=dict(message.limits),
+        beat_interval=span_of(message.beat_interval),
+        capabilities=tuple(message.capabilities),
+        engine_time=time_of(message.engine_time),
+        start_time=time_of(message.start_time),
+        virtual_time=message.virtual_time,
+    )
+
+
+def type_of(message: workflow_type_pb2.WorkflowType) -> WorkflowType:
+    """Converts a workflow type."""
+    retry, keep = message.retry, message.retention
+    return WorkflowType(
+        name=message.name,
+        lease_timeout=span_of(message.lease_timeout),
+        max_attempts=message.max_attempts or None,
+        retry=RetryPolicy(span_of(retry.initial_delay), span_of(retry.max_delay), retry.factor or None)
+        if message.HasField("retry")
+        else None,
+        attempt_timeout=span_of(message.attempt_timeout),
+        retention=Retention(
+            min_turns=keep.min_turns or None,
+            max_age=keep.max_age.ToTimedelta() if keep.HasField("max_age") else None,
+            max_turns=keep.max_turns or None,
+            max_bytes=keep.max_bytes or None,
+            keep_none=keep.keep_none,
+        )
+        if message.HasField("retention")
+        else None,
+        revision=message.revision,
+        update_time=time_of(message.update_time),
+    )
+
+
+def type_message(settings: WorkflowType) -> workflow_type_pb2.WorkflowType:
+    """Converts a workflow type to its message, leaving out what is None."""
+    message = workflow_type_pb2.WorkflowType(name=settings.name, max_attempts=settings.max_attempts or 0)
+    set_span(message.lease_timeout, settings.lease_timeout)
+    set_span(message.attempt_timeout, settings.attempt_timeout)
+    if settings.retry:
+        message.retry.factor = settings.retry.factor or 0
+        set_span(message.retry.initial_delay, settings.retry.initial_delay)
+        set_span(message.retry.max_delay, settings.retry.max_delay)
+    if settings.retention:
+        keep = settings.retention
+        message.retention.min_turns = keep.min_turns or 0
+        message.retention.max_turns = keep.max_turns or 0
+        message.retention.max_bytes = keep.max_bytes or 0
+        message.retention.keep_none = keep.keep_none
+        set_span(message.retention.max_age, keep.max_age)
+    return message
+
+
+def set_span(target: Duration, value: float | timedelta | None) -> None:
+    """Sets a duration from seconds or a timedelta; None leaves it unset, zero is set."""
+    if value is not None:
+        target.FromTimedelta(value if isinstance(value, timedelta) else timedelta(seconds=value))
+        target.SetInParent()

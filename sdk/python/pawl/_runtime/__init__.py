@@ -1,0 +1,1 @@
+"""How the client and the worker do their work. Nothing here is public."""

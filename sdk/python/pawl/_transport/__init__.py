@@ -1,0 +1,17 @@
+"""All that knows gRPC. Above it there are only messages of `pawl.v1` and exceptions of `pawl.errors`."""
+
+from pawl._transport.channel import DEFAULT_ADDRESS, Transport, WorkCall, resolve_address
+from pawl._transport.options import MAX_MESSAGE_BYTES
+from pawl._transport.retry import Backoff, is_retryable
+from pawl._transport.sync import SyncRenewer
+
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "MAX_MESSAGE_BYTES",
+    "Backoff",
+    "SyncRenewer",
+    "Transport",
+    "WorkCall",
+    "is_retryable",
+    "resolve_address",
+]

@@ -1,0 +1,165 @@
+"""Channels and calls of grpc.aio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from pawl._transport.options import channel_options
+from pawl._transport.retry import Backoff, is_retryable
+from pawl._transport.status import error_from_call
+from pawl.errors import DeadlineExceeded, ServerError, Unavailable
+from pawl.v1.admin_service_pb2_grpc import AdminServiceStub
+from pawl.v1.instance_service_pb2_grpc import InstanceServiceStub
+from pawl.v1.message_service_pb2_grpc import MessageServiceStub
+from pawl.v1.turn_service_pb2_grpc import TurnServiceStub
+from pawl.v1.worker_service_pb2 import WorkRequest, WorkResponse
+from pawl.v1.worker_service_pb2_grpc import WorkerServiceStub
+
+DEFAULT_ADDRESS = "127.0.0.1:7295"
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+Request_contra = TypeVar("Request_contra", contravariant=True)
+Response_co = TypeVar("Response_co", covariant=True)
+
+
+class Method(Protocol[Request_contra, Response_co]):
+    """A unary call of a stub."""
+
+    def __call__(
+        self, request: Request_contra, /, *, timeout: float | None = ...
+    ) -> Awaitable[Response_co]: ...
+
+
+def resolve_address(address: str | None) -> str:
+    """Gives the address to connect to: the argument, else `PAWL_ADDRESS`, else 127.0.0.1:7295.
+
+    `host:port`, or `unix:/path` of a socket.
+    """
+    return address or os.environ.get("PAWL_ADDRESS") or DEFAULT_ADDRESS
+
+
+class Transport:
+    """One connection to a server and its stubs. Belongs to the event loop of its first call."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._closed = False
+        self._channel: grpc.aio.Channel | None = None
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._closed:
+            raise Unavailable("the client is closed")
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self.address, options=channel_options())
+            self._admin = AdminServiceStub(self._channel)
+            self._instances = InstanceServiceStub(self._channel)
+            self._messages = MessageServiceStub(self._channel)
+            self._turns = TurnServiceStub(self._channel)
+            self._workers = WorkerServiceStub(self._channel)
+        return self._channel
+
+    @property
+    def admin(self):
+        """Stub of AdminService."""
+        self._open()
+        return self._admin
+
+    @property
+    def instances(self):
+        """Stub of InstanceService."""
+        self._open()
+        return self._instances
+
+    @property
+    def messages(self):
+        """Stub of MessageService."""
+        self._open()
+        return self._messages
+
+    @property
+    def turns(self):
+        """Stub of TurnService."""
+        self._open()
+        return self._turns
+
+    @property
+    def workers(self):
+        """Stub of WorkerService."""
+        self._open()
+        return self._workers
+
+    async def call(
+        self,
+        method: Method[Q, R],
+        request: Q | Callable[[float], Q],
+        *,
+        timeout: float,
+        retry: bool = True,
+    ) -> R:
+        """Makes a unary call, repeated with jittered backoff within `timeout` seconds while that can succeed.
+
+        `request` may be a function of the seconds that are left, called for each try. Raises ServerError;
+        when the time is up, the last failure rather than DeadlineExceeded, because it says more.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        backoff = Backoff(0.05, 2.0)
+        last: ServerError | None = None
+        while True:
+            left = deadline - clock()
+            if left <= 0:
+                raise last or DeadlineExceeded(f"no answer within {timeout:g} s", reason="DEADLINE")
+            body: Any = request(left) if callable(request) else request
+            try:
+                return await method(body, timeout=left)
+            except grpc.aio.AioRpcError as error:
+                problem = error_from_call(error)
+            if isinstance(problem, DeadlineExceeded) and last is not None:
+                raise last
+            if not retry or not is_retryable(problem):
+                raise problem
+            last = problem
+            await asyncio.sleep(min(backoff.next(problem.retry_after), max(0.0, deadline - clock())))
+
+    async def close(self) -> None:
+        """Closes the connection; calls under way fail."""
+        self._closed = True
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+
+class WorkCall:
+    """One work stream on a connection of its own, so that a reconnect never meets the old socket."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.aio.insecure_channel(address, options=channel_options(own_connection=True))
+        self._call = WorkerServiceStub(self._channel).Work()
+
+    async def write(self, frame: WorkRequest) -> bool:
+        """Sends a frame; False if the stream is over, for the reason that `read` tells."""
+        try:
+            await self._call.write(frame)
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+            return False
+        return True
+
+    async def read(self) -> WorkResponse | None:
+        """Gives the next frame, or None when the server has ended the stream with OK. Raises ServerError."""
+        try:
+            frame: Any = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error) from None
+        return None if frame is grpc.aio.EOF else frame
+
+    async def close(self) -> None:
+        """Cuts the stream and its connection."""
+        self._call.cancel()
+        await self._channel.close()

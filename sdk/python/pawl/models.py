@@ -1,0 +1,227 @@
+"""What the client returns: plain, immutable values. Times are aware datetimes of the engine's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+from pawl.errors import TurnFailed, TurnUnfinished
+from pawl.payloads import Payload, decode
+
+T = TypeVar("T")
+
+FINISHED = frozenset({"COMPLETED", "CANCELLED", "SKIPPED", "PARKED", "EXPIRED"})
+"""Turn states that never change again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a listing."""
+
+    items: list[T]
+    next_page_token: str
+    """Token of the next page; empty on the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt did not complete. Maps to Failure."""
+
+    reason: str
+    message: str
+    non_retryable: bool
+    attempt: int
+    fail_time: datetime | None
+    truncated: bool
+    details_payload: Payload | None = field(repr=False, default=None)
+
+    @property
+    def details(self) -> Any:
+        """Structured details, or None. Raises PayloadError if they can't be decoded."""
+        return None if self.details_payload is None else decode(self.details_payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a message came to be. Maps to Origin."""
+
+    kind: str
+    """"client" or "continuation"."""
+    client: bytes = b""
+    """Bytes given by the sender."""
+    turn: int = 0
+    """Turn that continued with the message; 0 for other kinds."""
+    message_id: str = ""
+    """Message id of that turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStep:
+    """One saved step of a turn. Maps to Step."""
+
+    position: int
+    key: str
+    kind: str
+    save_time: datetime | None
+    attempt: int
+    output_payload: Payload = field(repr=False)
+
+    @property
+    def output(self) -> Any:
+        """What the step returned. Raises PayloadError if it can't be decoded."""
+        return decode(self.output_payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message and everything that happened to it. Maps to Turn."""
+
+    instance_id: str
+    incarnation: int
+    turn: int
+    state: str
+    """For example "QUEUED", "RUNNING", "BACKOFF", "FAILED" or "COMPLETED"; may grow."""
+    message_id: str
+    origin: Origin
+    attempt: int
+    step_count: int
+    steps: tuple[SavedStep, ...]
+    last_failure: Failure | None
+    admit_time: datetime | None
+    finish_time: datetime | None
+    due_time: datetime | None
+    trimmed: bool
+    continuation_turn: int
+    message_payload: Payload | None = field(repr=False)
+    reply_payload: Payload | None = field(repr=False)
+
+    @property
+    def finished(self) -> bool:
+        """True once nothing about the turn changes any more."""
+        return self.state in FINISHED
+
+    @property
+    def message(self) -> Any:
+        """What was sent; None if trimmed or not asked for. Raises PayloadError if undecodable."""
+        return None if self.message_payload is None else decode(self.message_payload)
+
+    @property
+    def reply(self) -> Any:
+        """What the turn returned; None if nothing, not yet or trimmed. Raises PayloadError if undecodable."""
+        return None if self.reply_payload is None else decode(self.reply_payload)
+
+    def result(self) -> Any:
+        """Gives the reply of a completed turn.
+
+        Raises TurnFailed if it failed or ended otherwise, TurnUnfinished if it is still to finish,
+        PayloadError if the reply can't be decoded.
+        """
+        if self.state == "COMPLETED":
+            return self.reply
+        if self.state == "FAILED" or self.finished:
+            reason = self.last_failure.reason if self.last_failure else ""
+            text = self.last_failure.message if self.last_failure else ""
+            raise TurnFailed(self.instance_id, self.turn, self.state, reason, text)
+        raise TurnUnfinished(self.instance_id, self.turn, self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One durable entity. Maps to Instance."""
+
+    id: str
+    workflow_type: str
+    version: str
+    incarnation: int
+    status: str
+    """For example "IDLE", "ACTIVE" or "BLOCKED"; may grow."""
+    create_time: datetime | None
+    pending_turns: int
+    head_turn: int
+    last_turn: int
+    oldest_kept_turn: int
+    lease_timeout: timedelta | None
+    max_attempts: int
+    last_seq: int
+    state_payload: Payload | None = field(repr=False)
+
+    @property
+    def state(self) -> Any:
+        """Saved state; None where it was left out. Raises PayloadError if it can't be decoded."""
+        return None if self.state_payload is None else decode(self.state_payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Answer to one message. Maps to SendMessageResponse."""
+
+    instance_id: str
+    message_id: str
+    turn: int
+    incarnation: int
+    admit_time: datetime | None
+    outcome: Turn | None = None
+    """The turn at the end of the wait, if one was asked for."""
+
+    def result(self) -> Any:
+        """Gives the reply, after a send that waited. Raises as `Turn.result` does."""
+        if self.outcome is None:
+            raise TurnUnfinished(self.instance_id, self.turn, "QUEUED")
+        return self.outcome.result()
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Delay before attempt k+1 is min(max_delay, initial_delay × factor^(k−1)). Maps to RetryPolicy."""
+
+    initial_delay: timedelta | None = None
+    max_delay: timedelta | None = None
+    factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What is kept of finished turns. None means the default. Maps to Retention."""
+
+    min_turns: int | None = None
+    max_age: timedelta | None = None
+    max_turns: int | None = None
+    max_bytes: int | None = None
+    keep_none: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowType:
+    """Stored settings of a workflow type. None means the default. Maps to WorkflowType."""
+
+    name: str
+    lease_timeout: timedelta | None = None
+    max_attempts: int | None = None
+    retry: RetryPolicy | None = None
+    attempt_timeout: timedelta | None = None
+    retention: Retention | None = None
+    revision: int = 0
+    update_time: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server says about itself. Maps to GetServerInfoResponse."""
+
+    version: str
+    server_name: str
+    server_run: str
+    namespace: str
+    partitions: int
+    durability: str
+    """"FSYNC", "EVERYSEC", "MEMORY" or "ASSUMED"; may grow."""
+    durability_assumed: str
+    store: str
+    limits: Mapping[str, int]
+    beat_interval: timedelta | None
+    capabilities: tuple[str, ...]
+    engine_time: datetime | None
+    start_time: datetime | None
+    virtual_time: bool
