@@ -29,7 +29,7 @@ local function claim_view(u)
     r[FAILURES] + r[LOST] + 1,
     max_attempts(u),
     lease_ms(u),
-    type_load(u.y[2])[ATTEMPT_TIMEOUT_MS],
+    type_load(unit_type(u))[ATTEMPT_TIMEOUT_MS],
     unit_get(u, r[HEAD] .. '.m'),
     unit_get(u, 's') or '',
     r[FAILURES] + r[LOST] > 0 and unit_get(u, r[HEAD] .. '.f') or '',
@@ -37,28 +37,19 @@ local function claim_view(u)
   }
 end
 
--- Reads everything the view needs in one command.
+-- Reads everything the view of a turn with steps or failures needs in one command.
 local function claim_prefetch(u)
   local r = u.r
-  local fields, n = {}, 0
-  local function want(field)
-    if u.set[field] == nil and u.cache[field] == nil then
-      n = n + 1
-      fields[n] = field
-    end
+  if r[STEPS] == 0 and r[FAILURES] + r[LOST] == 0 then
+    return
   end
-  want(r[HEAD] .. '.m')
-  if r[FAILURES] + r[LOST] > 0 then
-    want(r[HEAD] .. '.f')
-  end
+  local fields = { r[HEAD] .. '.m', r[HEAD] .. '.f' }
   for position = 1, r[STEPS] do
-    want(r[HEAD] .. '.' .. position)
+    fields[position + 2] = r[HEAD] .. '.' .. position
   end
-  if n > 0 then
-    local v = redis.call('HMGET', u.key, unpack(fields))
-    for i = 1, n do
-      u.cache[fields[i]] = v[i]
-    end
+  local v = redis.call('HMGET', u.key, unpack(fields))
+  for i = 1, #fields do
+    u.cache[fields[i]] = v[i]
   end
 end
 
@@ -80,7 +71,7 @@ local function claim_next(tv, now, server, conn, delivery_ms)
         local message = unit_get(u, r[HEAD] .. '.m')
         if message then
           if r[BYTES] == 0 then
-            r[BYTES] = #cmsgpack.unpack(message)[4]
+            r[BYTES] = #message
           end
           lease_open(u, now, conn, delivery_ms)
           return claim_view(u)

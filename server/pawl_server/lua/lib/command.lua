@@ -17,18 +17,17 @@ local function command_repeat(digest, last_digest, word, answer1, answer2)
 end
 
 local function command_finished(u, turn, fence, n, digest)
-  local raw = unit_get(u, turn .. '.h')
-  local h = raw and cmsgpack.unpack(raw)
-  if not h or h[10] ~= fence then
+  local h = receipt_get(u, turn)
+  if not h or h[R_FENCE] ~= fence then
     return { 'STALE_FENCE' }
-  elseif n > h[11] then
+  elseif n > h[R_N] then
     return { 'LEASE_ENDED', 'completed' }
-  elseif n < h[11] then
+  elseif n < h[R_N] then
     return { 'ALREADY' }
-  elseif digest ~= h[12] then
+  elseif digest ~= h[R_DIGEST] then
     return { 'BODY_CONFLICT' }
   end
-  return { 'OK', h[6], h[13] }, h
+  return { 'OK', h[R_FINISHED], h[R_NEXT] }, h
 end
 
 -- nil if the command is to be applied; otherwise the reply, and for a repeated finish its receipt.

@@ -69,7 +69,7 @@ local function expire_lease(u, now, server)
     return { 'HELD', u.id }
   end
   local turn, fence, conn, bits = r[HEAD], r[FENCE], r[CONN], r[BITS]
-  local timed_out = now >= r[LEASED] + type_load(u.y[2])[ATTEMPT_TIMEOUT_MS]
+  local timed_out = now >= r[LEASED] + type_load(unit_type(u))[ATTEMPT_TIMEOUT_MS]
   local outcome
   if not has_bit(bits, 1) then
     lease_end(u, HOW_RETURNED)

@@ -1,7 +1,6 @@
---!include unit type states
--- Finished turns stay where they are. Trimming removes payloads first (`<turn>.m`, `.r`, steps), then, later, the receipt
--- (`<turn>.h`, a msgpack array: version, state, message id, digest, admitted, finished, attempts, steps, bytes, fence, n,
--- command digest, continuation turn, claimed instance, incarnation, turn, fence) and its dedup entry.
+--!include unit type states receipt
+-- Finished turns stay where they are. Trimming removes payloads first (message, steps, reply), then, later, the receipt
+-- and its dedup entry.
 
 local RECEIPT_MS = 900000
 local GC_ARMED = 4
@@ -11,29 +10,32 @@ local function history_due(r, h, settings, now)
   if kept <= settings[MIN_TURNS] then
     return false
   end
-  return now - h[6] >= settings[MAX_AGE_MS] or kept > settings[MAX_TURNS] or r[KBYTES] > settings[MAX_BYTES]
+  return now - h[R_FINISHED] >= settings[MAX_AGE_MS] or kept > settings[MAX_TURNS] or r[KBYTES] > settings[MAX_BYTES]
 end
 
 local function history_drop_payload(u, turn, h)
+  local m = cmsgpack.unpack(unit_get(u, turn .. '.m'))
   unit_set(u, turn .. '.m', false)
-  unit_set(u, turn .. '.r', false)
-  for position = 1, h[8] do
+  for position = 1, h[R_LAST_STEP] ~= 0 and h[R_STEPS] - 1 or h[R_STEPS] do
     unit_set(u, turn .. '.' .. position, false)
   end
-  u.r[KBYTES] = u.r[KBYTES] - h[9]
+  h[R_REPLY], h[R_LAST_STEP] = 0, 0
+  h[R_MESSAGE_ID], h[R_MESSAGE_DIGEST], h[R_ADMITTED] = m[2], m[3], m[6]
+  unit_set(u, turn .. '.h', cmsgpack.pack(h))
+  u.r[KBYTES] = u.r[KBYTES] - h[R_BYTES]
   u.r[KEPT] = turn + 1
 end
 
 -- Trims at most `limit` turns of each tier; the answer is how many were trimmed.
 local function history_trim(u, now, limit)
   local r = u.r
-  local settings = type_load(u.y[2])
+  local settings = type_load(unit_type(u))
   local trimmed = 0
   for _ = 1, limit do
     if r[HEAD] - r[KEPT] <= settings[MIN_TURNS] then
       break
     end
-    local h = cmsgpack.unpack(unit_get(u, r[KEPT] .. '.h'))
+    local h = receipt_get(u, r[KEPT])
     if not history_due(r, h, settings, now) then
       break
     end
@@ -44,12 +46,12 @@ local function history_trim(u, now, limit)
     if r[OLDEST] >= r[KEPT] then
       break
     end
-    local h = cmsgpack.unpack(unit_get(u, r[OLDEST] .. '.h'))
-    if now - h[6] < RECEIPT_MS then
+    local h = receipt_get(u, r[OLDEST])
+    if now - h[R_FINISHED] < RECEIPT_MS then
       break
     end
     unit_set(u, r[OLDEST] .. '.h', false)
-    unit_set(u, 'd:' .. h[3], false)
+    unit_set(u, 'd:' .. h[R_MESSAGE_ID], false)
     r[OLDEST] = r[OLDEST] + 1
     trimmed = trimmed + 1
   end
@@ -62,13 +64,13 @@ end
 -- Engine time at which trimming has something to do again; nil if it never has as things stand.
 local function history_next(u, now)
   local r = u.r
-  local settings = type_load(u.y[2])
+  local settings = type_load(unit_type(u))
   local at
   if r[OLDEST] < r[KEPT] then
-    at = cmsgpack.unpack(unit_get(u, r[OLDEST] .. '.h'))[6] + RECEIPT_MS
+    at = receipt_get(u, r[OLDEST])[R_FINISHED] + RECEIPT_MS
   end
   if r[HEAD] - r[KEPT] > settings[MIN_TURNS] then
-    local finished = cmsgpack.unpack(unit_get(u, r[KEPT] .. '.h'))[6]
+    local finished = receipt_get(u, r[KEPT])[R_FINISHED]
     local payload_at = finished + settings[MAX_AGE_MS]
     at = at and math.min(at, payload_at) or payload_at
   end
@@ -95,7 +97,7 @@ end
 -- After a finish: a little trimming now and then, so that steady work needs no background.
 local function history_finish(u, now)
   local r = u.r
-  local settings = type_load(u.y[2])
+  local settings = type_load(unit_type(u))
   if r[HEAD] - r[KEPT] > settings[MIN_TURNS] or r[OLDEST] < r[KEPT] then
     if r[HEAD] % 4 == 0 or settings[MIN_TURNS] < 4 then
       history_trim(u, now, 8)

@@ -1,4 +1,4 @@
---!include settle ledger type
+--!include settle ledger type receipt
 -- Leases: who holds the head, until when, and how that ended. A lease ends only by a script that ends it; being past the
 -- deadline does not.
 
@@ -10,7 +10,10 @@ local HOW_LOST = 5
 local HOW_RETURNED = 6
 
 local function lease_ms(u)
-  return u.y[6] > 0 and u.y[6] or type_load(u.y[2])[LEASE_MS]
+  if has_bit(u.r[FLAGS], 16) and unit_birth(u)[4] > 0 then
+    return unit_birth(u)[4]
+  end
+  return type_load(unit_type(u))[LEASE_MS]
 end
 
 local function lease_deadline(u, deadline)
@@ -19,23 +22,29 @@ local function lease_deadline(u, deadline)
   unit_touch(u)
 end
 
--- Any sign of life under the current fence: accepts the delivery, undoes an orphaning, extends the lease when less than
--- two thirds of it are left. The attempt timeout is a ceiling.
+-- Receives the delivery, which begins an attempt unless the turn resumes one, and undoes an orphaning.
+local function lease_accept(u, now)
+  local r = u.r
+  if r[BITS] ~= 1 then
+    local attempt = r[FAILURES] + r[LOST] + 1
+    if not has_bit(r[BITS], 1) and r[ATTEMPT] ~= attempt then
+      r[ATTEMPT] = attempt
+      ledger_add(u, ATTEMPT_STARTED, now, r[HEAD], RUNNING)
+    end
+    r[BITS] = 1
+    unit_touch(u)
+  end
+end
+
+-- Any sign of life under the current fence: accepts, and extends the lease when less than two thirds of it are left. The
+-- attempt timeout is a ceiling.
 local function lease_alive(u, now)
   local r = u.r
   local term = lease_ms(u)
   local bits = r[BITS]
-  if bits ~= 1 then
-    r[BITS] = 1
-    local attempt = r[FAILURES] + r[LOST] + 1
-    if not has_bit(bits, 1) and r[ATTEMPT] ~= attempt then
-      r[ATTEMPT] = attempt
-      ledger_add(u, ATTEMPT_STARTED, now, r[HEAD], RUNNING)
-    end
-    unit_touch(u)
-  end
+  lease_accept(u, now)
   if bits ~= 1 or r[DEADLINE] < now + term * 2 / 3 then
-    local ceiling = r[LEASED] + type_load(u.y[2])[ATTEMPT_TIMEOUT_MS]
+    local ceiling = r[LEASED] + type_load(unit_type(u))[ATTEMPT_TIMEOUT_MS]
     local deadline = math.min(now + term, ceiling)
     if deadline ~= r[DEADLINE] then
       lease_deadline(u, deadline)
@@ -73,8 +82,8 @@ local function lease_check(u, inc, turn, fence)
       return { 'LEASE_ENDED', ENDINGS[r[PHOW]] }
     end
   elseif turn < r[HEAD] then
-    local raw = unit_get(u, turn .. '.h')
-    if raw and cmsgpack.unpack(raw)[10] == fence then
+    local h = receipt_get(u, turn)
+    if h and h[R_FENCE] == fence then
       return { 'LEASE_ENDED', 'completed' }
     end
   end

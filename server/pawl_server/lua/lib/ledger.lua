@@ -1,6 +1,6 @@
 --!include unit states
 -- Ledger events: list `e:<id>`, index = seq - base. Each is a msgpack array (version, type, gen, engine ms, turn, attempt,
--- turn state after, instance status after, detail), so that folding any suffix gives the current status.
+-- turn state after, instance status after, and detail if any), so that folding any suffix gives the current status.
 
 local CREATED = 1
 local TURN_ADMITTED = 2
@@ -32,7 +32,8 @@ local function ledger_add(u, event, now, turn, state, detail)
     u.trim_ledger = true
   end
   local attempt = turn == r[HEAD] and r[ATTEMPT] or 0
-  u.events[#u.events + 1] =
-    cmsgpack.pack({ 1, event, META.gen, now, turn, attempt, state, instance_status(r), detail or '' })
+  local events = u.events or {}
+  u.events = events
+  events[#events + 1] = cmsgpack.pack({ 1, event, META.gen, now, turn, attempt, state, instance_status(r), detail })
   unit_touch(u)
 end

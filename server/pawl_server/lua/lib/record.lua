@@ -2,7 +2,7 @@
 -- not stored, and elements beyond the ones known here are kept as they are. store/records.py mirrors the numbers.
 
 local VERSION = 1
-local FLAGS = 2 -- bits: 1 paused, 2 deleting, 4 gc entry armed
+local FLAGS = 2 -- bits: 1 paused, 2 deleting, 4 gc entry armed, 8 servers await a turn, 16 settings of its own
 local INC = 3 -- incarnation
 local HEAD = 4 -- turn at the head; TAIL + 1 when the inbox is empty
 local TAIL = 5 -- newest admitted turn
@@ -13,7 +13,7 @@ local KBYTES = 9 -- payload bytes of finished, kept turns
 local SEQ = 10 -- newest ledger event
 -- Of the head turn; all zero while the inbox is empty.
 local STATE = 11
-local BYTES = 12 -- message and step bytes; known from the first claim on
+local BYTES = 12 -- bytes of the message record and the step outputs; known from the first claim on
 local STEPS = 13
 local ATTEMPT = 14
 local FAILURES = 15
@@ -54,9 +54,10 @@ end
 local function record_pack(r)
   local n = #r
   while n > SEQ and r[n] == 0 do
+    r[n] = nil
     n = n - 1
   end
-  return cmsgpack.pack({ unpack(r, 1, n) })
+  return cmsgpack.pack(r)
 end
 
 local function record_new(inc, turn)
@@ -67,7 +68,7 @@ local function record_new(inc, turn)
   return r
 end
 
--- A flag test without bit operations on large numbers: FLAGS and BITS stay below 16.
+-- A flag test without bit operations: FLAGS and BITS are small.
 local function has_bit(value, bit)
   return value % (bit * 2) >= bit
 end

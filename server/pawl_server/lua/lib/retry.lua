@@ -10,7 +10,10 @@ local function backoff_ms(settings, failures)
 end
 
 local function max_attempts(u)
-  return u.y[7] > 0 and u.y[7] or type_load(u.y[2])[MAX_ATTEMPTS]
+  if has_bit(u.r[FLAGS], 16) and unit_birth(u)[5] > 0 then
+    return unit_birth(u)[5]
+  end
+  return type_load(unit_type(u))[MAX_ATTEMPTS]
 end
 
 -- Stores why the attempt failed: `<turn>.f` is (version, attempt, engine ms, reason, message, details, final, truncated).
@@ -20,10 +23,11 @@ local function failure_save(u, now, reason, message, details, final, truncated)
 end
 
 local function notify_awaiting(u, turn, server)
-  local waiting = unit_get(u, 'a')
-  if not waiting then
+  if not has_bit(u.r[FLAGS], 8) then
     return
   end
+  u.r[FLAGS] = u.r[FLAGS] - 8
+  local waiting = unit_get(u, 'a') or ''
   for run in string.gmatch(waiting, '[^,]+') do
     if run ~= server then
       PUBLISH[#PUBLISH + 1] = run

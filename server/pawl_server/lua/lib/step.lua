@@ -19,11 +19,11 @@ local function step_check(u, key, blob, max_steps, max_step, max_turn)
   return nil, keys .. key .. '\0'
 end
 
-local function step_save(u, key, kind, blob, digest, now)
+-- Counts the step and gives its record.
+local function step_add(u, key, kind, blob, digest, now)
   local r = u.r
   r[STEPS] = r[STEPS] + 1
   r[BYTES] = r[BYTES] + #blob
-  unit_set(u, r[HEAD] .. '.' .. r[STEPS], cmsgpack.pack({ 1, key, kind, blob, digest, now, r[ATTEMPT] }))
   unit_touch(u)
-  return r[STEPS]
+  return { 1, key, kind, blob, digest, now, r[ATTEMPT] }
 end

@@ -21,21 +21,18 @@ local function unit_load(id, ...)
   end
   local key = T .. 'i:' .. id
   local v = redis.call('HMGET', key, 'r', 'y', ...)
-  u = { id = id, key = key, set = {}, cache = {}, events = {} }
+  local cache = {}
+  u = { id = id, key = key, set = {}, put = {}, cache = cache }
   UNITS[id] = u
   ORDER[#ORDER + 1] = u
   for i = 1, select('#', ...) do
-    u.cache[select(i, ...)] = v[i + 2]
+    cache[select(i, ...)] = v[i + 2]
   end
   if not v[1] then
     return nil
   end
   u.r = record_unpack(v[1])
-  local y = cmsgpack.unpack(v[2])
-  u.y = y
-  u.raw_r = v[1]
-  u.raw_y = v[2]
-  u.tv = y[2] .. ':' .. y[3]
+  u.tv = v[2]
   return u
 end
 
@@ -53,7 +50,33 @@ local function unit_get(u, field)
 end
 
 local function unit_set(u, field, value)
+  local put = u.put
   u.set[field] = value
+  if value then
+    put[#put + 1] = field
+    put[#put + 1] = value
+  else
+    u.drop = u.drop or {}
+    u.drop[#u.drop + 1] = field
+  end
+end
+
+-- Workflow type of an instance; `y` is type:version.
+local function unit_type(u)
+  local name = u.type
+  if not name then
+    name = string.match(u.tv, '^[^:]*')
+    u.type = name
+  end
+  return name
+end
+
+-- Settings the instance was created with: a msgpack array (version, engine ms, create digest, lease ms, max attempts).
+local function unit_birth(u)
+  if not u.birth then
+    u.birth = cmsgpack.unpack(unit_get(u, 'o'))
+  end
+  return u.birth
 end
 
 local function unit_touch(u)
@@ -62,31 +85,24 @@ end
 
 -- A write whose argument list may be long: Lua unpacks some thousands of values at most. Chunks are even, for pairs.
 local function unit_write(command, key, values)
-  for from = 1, #values, 1000 do
-    redis.call(command, key, unpack(values, from, math.min(from + 999, #values)))
+  local n = #values
+  if n <= 1000 then
+    redis.call(command, key, unpack(values))
+    return
+  end
+  for from = 1, n, 1000 do
+    redis.call(command, key, unpack(values, from, math.min(from + 999, n)))
   end
 end
 
 local function unit_write_instance(u)
-  local set, del, put, gone = {}, {}, 0, 0
-  if u.dirty then
-    set[1], set[2], put = 'r', u.packed, 2
+  if #u.put > 0 then
+    unit_write('HSET', u.key, u.put)
   end
-  for field, value in pairs(u.set) do
-    if value then
-      set[put + 1], set[put + 2], put = field, value, put + 2
-    elseif u.cache[field] ~= false then
-      gone = gone + 1
-      del[gone] = field
-    end
+  if u.drop then
+    unit_write('HDEL', u.key, u.drop)
   end
-  if put > 0 then
-    unit_write('HSET', u.key, set)
-  end
-  if gone > 0 then
-    unit_write('HDEL', u.key, del)
-  end
-  if #u.events > 0 then
+  if u.events then
     unit_write('RPUSH', T .. 'e:' .. u.id, u.events)
     if u.trim_ledger then
       redis.call('LTRIM', T .. 'e:' .. u.id, -LEDGER_KEEP, -1)
@@ -173,7 +189,18 @@ local function unit_commit(server)
   for i = 1, #ORDER do
     local u = ORDER[i]
     if u.dirty then
-      u.packed = record_pack(u.r)
+      unit_set(u, 'r', record_pack(u.r))
+    end
+    if u.drop then
+      -- What was removed and set again stays.
+      for d = #u.drop, 1, -1 do
+        if u.set[u.drop[d]] ~= false then
+          table.remove(u.drop, d)
+        end
+      end
+      if #u.drop == 0 then
+        u.drop = nil
+      end
     end
   end
   for tv, overlay in pairs(READY) do

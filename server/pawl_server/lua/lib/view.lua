@@ -1,4 +1,4 @@
---!include unit states
+--!include unit states receipt
 -- What reads show: the settled view, computed without writing.
 
 local function view_load(now, id, ...)
@@ -10,15 +10,19 @@ local function view_load(now, id, ...)
   return u
 end
 
--- One turn: number, message, receipt, reply, failure, steps; empty strings for what is not there. nil if nothing is kept.
+-- One turn: number, message, receipt, failure, steps; empty strings for what is not there. nil if nothing is kept.
 local function view_turn(u, turn, payloads)
-  local v = redis.call('HMGET', u.key, turn .. '.m', turn .. '.h', turn .. '.r', turn .. '.f')
+  local v = redis.call('HMGET', u.key, turn .. '.m', turn .. '.h', turn .. '.f')
   if not v[1] and not v[2] then
     return nil
   end
   local steps = {}
   if payloads then
-    local count = v[2] and v[1] and cmsgpack.unpack(v[2])[8] or turn == u.r[HEAD] and u.r[STEPS] or 0
+    local count = turn == u.r[HEAD] and u.r[STEPS] or 0
+    if v[1] and v[2] then
+      local h = cmsgpack.unpack(v[2])
+      count = h[R_LAST_STEP] ~= 0 and h[R_STEPS] - 1 or h[R_STEPS]
+    end
     local fields = {}
     for position = 1, count do
       fields[position] = turn .. '.' .. position
@@ -27,13 +31,13 @@ local function view_turn(u, turn, payloads)
       steps = redis.call('HMGET', u.key, unpack(fields))
     end
   end
-  return { turn, v[1] or '', v[2] or '', v[3] or '', v[4] or '', steps }
+  return { turn, v[1] or '', v[2] or '', v[3] or '', steps }
 end
 
 local function view_bytes(turn)
-  local bytes = #turn[2] + #turn[3] + #turn[4] + #turn[5]
-  for i = 1, #turn[6] do
-    bytes = bytes + #(turn[6][i] or '')
+  local bytes = #turn[2] + #turn[3] + #turn[4]
+  for i = 1, #turn[5] do
+    bytes = bytes + #(turn[5][i] or '')
   end
   return bytes
 end

@@ -2,7 +2,7 @@
 -- @keyspace meta i
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @item  id      str  instance id
--- @reply OK(record bytes, birth bytes, state bytes) | NOT_FOUND
+-- @reply OK(record bytes, tv str, birth bytes, state bytes) | NOT_FOUND
 -- @oom   reads
 -- @spec  R-READ-1
 --!include view
@@ -11,7 +11,7 @@ local now = meta_load(now_ms)
 local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
-  local u = view_load(now, id, 's')
-  replies[#replies + 1] = u and { 'OK', record_pack(u.r), u.raw_y, unit_get(u, 's') or '' } or { 'NOT_FOUND' }
+  local u = view_load(now, id, 's', 'o')
+  replies[#replies + 1] = u and { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), unit_get(u, 's') or '' } or { 'NOT_FOUND' }
 end
 return { now, replies, {} }

@@ -4,7 +4,7 @@
 -- @item  id        str   instance id
 -- @item  turn      int   turn number
 -- @item  payloads  bool  whether to read the steps
--- @reply OK(record bytes, birth bytes, view list) | NOT_FOUND | PRUNED
+-- @reply OK(record bytes, tv str, birth bytes, view list) | NOT_FOUND | PRUNED
 -- @oom   reads
 -- @spec  R-READ-2
 --!include view
@@ -13,11 +13,11 @@ local now = meta_load(now_ms)
 local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
-  local u = view_load(now, id)
+  local u = view_load(now, id, 'o')
   local reply = { 'NOT_FOUND' }
   if u and turn >= 1 and turn <= u.r[TAIL] then
     local view = view_turn(u, turn, payloads)
-    reply = view and { 'OK', record_pack(u.r), u.raw_y, view } or { 'PRUNED' }
+    reply = view and { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), view } or { 'PRUNED' }
   end
   replies[#replies + 1] = reply
 end

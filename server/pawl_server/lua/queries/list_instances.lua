@@ -31,9 +31,9 @@ end
 local found = redis.call('ZRANGE', key, start, start + limit - 1)
 local entries = {}
 for i = 1, #found do
-  local u = view_load(now, found[i])
+  local u = view_load(now, found[i], 'o')
   if u then
-    entries[#entries + 1] = { found[i], record_pack(u.r), u.raw_y }
+    entries[#entries + 1] = { found[i], record_pack(u.r), u.tv, unit_get(u, 'o') }
   end
 end
 return { now, { { 'OK', entries } }, {} }

@@ -6,13 +6,13 @@
 -- @arg   limit      int   turns wanted, 1 to 100
 -- @arg   payloads   bool  whether to read the steps
 -- @arg   max_bytes  int   stop once this many bytes are read
--- @reply OK(record bytes, birth bytes, turns list, next int) | NOT_FOUND
+-- @reply OK(record bytes, tv str, birth bytes, turns list, next int) | NOT_FOUND
 -- @oom   reads
 -- @spec  R-READ-3
 --!include view
 
 local now = meta_load(now_ms)
-local u = view_load(now, id)
+local u = view_load(now, id, 'o')
 if not u then
   return { now, { { 'NOT_FOUND' } }, {} }
 end
@@ -30,4 +30,4 @@ while turn >= u.r[OLDEST] and turn >= 1 and #turns < limit and bytes < max_bytes
   turn = turn - 1
 end
 local more = turn >= u.r[OLDEST] and turn >= 1
-return { now, { { 'OK', record_pack(u.r), u.raw_y, turns, more and turn + 1 or 0 } }, {} }
+return { now, { { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), turns, more and turn + 1 or 0 } }, {} }

@@ -23,6 +23,10 @@ for at = FIRST, LAST, STRIDE do
     local waiting = unit_get(u, 'a') or ''
     if not string.find(',' .. waiting .. ',', ',' .. server .. ',', 1, true) then
       unit_set(u, 'a', waiting == '' and server or waiting .. ',' .. server)
+      if not has_bit(u.r[FLAGS], 8) then
+        u.r[FLAGS] = u.r[FLAGS] + 8
+        unit_touch(u)
+      end
     end
     reply = { 'PENDING' }
   end

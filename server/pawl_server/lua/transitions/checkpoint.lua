@@ -32,7 +32,9 @@ for at = FIRST, LAST, STRIDE do
     lease_alive(u, now)
     reply, keys = step_check(u, key, output, max_steps, max_step, max_turn)
     if not reply then
-      local position = step_save(u, key, kind, output, digest, now)
+      local step = step_add(u, key, kind, output, digest, now)
+      local position = u.r[STEPS]
+      unit_set(u, turn .. '.' .. position, cmsgpack.pack(step))
       unit_set(u, 'k', keys)
       command_applied(u, n, digest, WORD_CHECKPOINT, position)
       reply = { 'OK', position }

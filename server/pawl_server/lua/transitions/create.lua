@@ -9,7 +9,7 @@
 -- @item  state         bytes  initial state blob
 -- @item  lease_ms      int    lease override; 0 for the type's
 -- @item  max_attempts  int    attempts override; 0 for the type's
--- @reply OK(incarnation int, created_ms int) | BODY_CONFLICT(type str, version str) | LIMIT_EXCEEDED(limit str, value int, max int)
+-- @reply OK(incarnation int, created_ms int) | BODY_CONFLICT(tv str) | LIMIT_EXCEEDED(limit str, value int, max int)
 -- @emits CREATED
 -- @oom   deny
 -- @spec  R-CREATE-1, R-CREATE-2
@@ -19,12 +19,13 @@ local now = meta_load(now_ms)
 local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
-  local u = settled_load(now, '', id)
+  local u = settled_load(now, '', id, 'o')
   if u then
-    if u.y[5] == digest then
-      replies[#replies + 1] = { 'OK', u.r[INC], u.y[4] }
+    local birth = unit_birth(u)
+    if birth[3] == digest then
+      replies[#replies + 1] = { 'OK', u.r[INC], birth[2] }
     else
-      replies[#replies + 1] = { 'BODY_CONFLICT', u.y[2], u.y[3] }
+      replies[#replies + 1] = { 'BODY_CONFLICT', u.tv }
     end
   elseif #state > max_state then
     replies[#replies + 1] = over('state_bytes', #state, max_state)

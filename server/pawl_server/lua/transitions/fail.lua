@@ -26,15 +26,15 @@ local now = meta_load(now_ms)
 local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
-  local u = settled_load(now, server, id, 'a')
+  local u = settled_load(now, server, id)
   local reply = command_check(u, inc, turn, fence, n, digest)
   if not reply then
     local r = u.r
-    lease_alive(u, now)
+    lease_accept(u, now)
     r[FAILURES] = r[FAILURES] + 1
     failure_save(u, now, reason, message, details, final and 1 or 0, truncated and 1 or 0)
     lease_end(u, HOW_FAILED)
-    local delay = delay_ms >= 0 and delay_ms or backoff_ms(type_load(u.y[2]), r[FAILURES])
+    local delay = delay_ms >= 0 and delay_ms or backoff_ms(type_load(unit_type(u)), r[FAILURES])
     local exhausted = final or r[FAILURES] >= max_attempts(u)
     local after = exhausted and FAILED or delay > 0 and BACKOFF or QUEUED
     ledger_add(u, ATTEMPT_FAILED, now, turn, after, reason)

@@ -40,13 +40,13 @@
 
 local now = meta_load(now_ms)
 
--- The turn that the first execution claimed, if it is still undelivered under that fence.
+-- The turn that the first execution claimed, if it is still undelivered under that fence; it moves to the stream at hand.
 local function claimed_before(h, conn)
-  if not h or h[14] == '' then
+  if h[R_CLAIM_ID] == 0 then
     return {}
   end
-  local u = settled_load(now, server, h[14], 's')
-  if not u or lease_check(u, h[15], h[16], h[17]) or has_bit(u.r[BITS], 1) then
+  local u = settled_load(now, server, h[R_CLAIM_ID], 's')
+  if lease_check(u, h[R_CLAIM_INC], h[R_CLAIM_TURN], h[R_CLAIM_FENCE]) or has_bit(u.r[BITS], 1) then
     return {}
   end
   claim_prefetch(u)
@@ -58,76 +58,69 @@ end
 local replies, finished = {}, {}
 for at = FIRST, LAST, STRIDE do
   --!item
-  local u = settled_load(now, server, id, 'k', 'a')
+  local u = settled_load(now, server, id)
   local reply, receipt = command_check(u, inc, turn, fence, n, digest)
   if receipt then
     reply[4] = claimed_before(receipt, conn)
   elseif not reply then
     local r = u.r
-    lease_alive(u, now)
+    lease_accept(u, now)
     if has_step then
       reply = step_check(u, key, output, max_steps, max_step, max_turn)
     end
-    if not reply and has_state and #state > max_state then
+    if reply then
+      -- The last step does not fit.
+    elseif has_state and #state > max_state then
       reply = over('state_bytes', #state, max_state)
-    elseif not reply and has_reply and #result > max_reply then
+    elseif has_reply and #result > max_reply then
       reply = over('reply_bytes', #result, max_reply)
-    elseif not reply and has_next and #next_message > max_message then
+    elseif has_next and #next_message > max_message then
       reply = over('message_bytes', #next_message, max_message)
-    end
-    if not reply then
-      if has_step then
-        step_save(u, key, kind, output, step_digest, now)
-      end
-      local message = cmsgpack.unpack(unit_get(u, turn .. '.m'))
-      local steps, attempt, failures = r[STEPS], r[ATTEMPT], r[FAILURES] + r[LOST]
+    else
+      local last = has_step and step_add(u, key, kind, output, step_digest, now) or 0
       local bytes = r[BYTES] + (has_reply and #result or 0)
+      local h = { 1, COMPLETED, now, r[ATTEMPT], r[STEPS], bytes, fence, n, digest, 0, 0, 0, 0, 0, has_reply and result or 0, last }
       if has_state then
         unit_set(u, 's', state)
       end
-      if has_reply then
-        unit_set(u, turn .. '.r', result)
-      end
-      if steps > 0 then
+      if r[STEPS] > 1 or not has_step and r[STEPS] > 0 then
         unit_set(u, 'k', false)
       end
-      if failures > 0 then
+      if r[FAILURES] + r[LOST] > 0 then
         unit_set(u, turn .. '.f', false)
       end
       r[KBYTES] = r[KBYTES] + bytes
       lease_end(u, HOW_COMPLETED)
       transition(u, COMPLETED)
       ledger_add(u, TURN_COMPLETED, now, turn, COMPLETED)
-      inbox_advance(u, now, server)
-      local continuation = 0
-      if has_next then
-        continuation =
-          inbox_admit(u, now, server, 'continue-' .. turn, next_digest, next_message, '', turn, message[2])
-      end
       notify_awaiting(u, turn, server)
-      local h = { 1, COMPLETED, message[2], message[3], message[6], now, attempt, steps, bytes, fence, n, digest, continuation, '', 0, 0, 0 }
-      finished[#finished + 1] = { u = u, h = h, field = turn .. '.h', tv = tv, conn = conn }
-      unit_set(u, turn .. '.h', cmsgpack.pack(h))
-      reply = { 'OK', now, continuation, {} }
-      finished[#finished].reply = reply
+      inbox_advance(u, now, server)
+      if has_next then
+        local from = cmsgpack.unpack(unit_get(u, turn .. '.m'))[2]
+        h[R_NEXT] = inbox_admit(u, now, server, 'continue-' .. turn, next_digest, next_message, '', turn, from)
+      end
+      reply = { 'OK', now, h[R_NEXT], {} }
+      u.finished = u.finished or {}
+      u.finished[turn] = h
+      finished[#finished + 1] = { u, h, turn, tv, conn, reply }
     end
   end
   replies[#replies + 1] = reply
 end
 
 for i = 1, #finished do
-  local f = finished[i]
-  history_finish(f.u, now)
-  if f.tv ~= '' then
-    local view = claim_next(f.tv, now, server, f.conn, delivery_ms)
+  local u, h, turn, tv, conn, reply = unpack(finished[i])
+  if tv ~= '' then
+    local view = claim_next(tv, now, server, conn, delivery_ms)
     if view then
-      f.h[14], f.h[15], f.h[16], f.h[17] = view[1], view[2], view[3], view[4]
-      unit_set(f.u, f.field, cmsgpack.pack(f.h))
-      f.reply[4] = { view }
+      h[R_CLAIM_ID], h[R_CLAIM_INC], h[R_CLAIM_TURN], h[R_CLAIM_FENCE] = view[1], view[2], view[3], view[4]
+      reply[4] = { view }
     else
-      WAITERS[f.tv] = now + WAIT_MS
+      WAITERS[tv] = now + WAIT_MS
     end
-    ready_close(f.tv, now)
+    ready_close(tv, now)
   end
+  unit_set(u, turn .. '.h', cmsgpack.pack(h))
+  history_finish(u, now)
 end
 return { now, replies, unit_commit(server) }

@@ -22,7 +22,7 @@
 -- @emits CREATED, TURN_ADMITTED
 -- @oom   deny
 -- @spec  R-SEND-1, R-SEND-2, R-SEND-3, R-SEND-4
---!include born inbox limits settle
+--!include born inbox limits settle receipt
 
 local now = meta_load(now_ms)
 
@@ -31,8 +31,8 @@ local function repeated(u, turn, digest)
   local raw = unit_get(u, turn .. '.m')
   local m = raw and cmsgpack.unpack(raw)
   if not m then
-    local h = cmsgpack.unpack(unit_get(u, turn .. '.h'))
-    m = { 1, h[3], h[4], '', '', h[5] }
+    local h = receipt_get(u, turn)
+    m = { 1, h[R_MESSAGE_ID], h[R_MESSAGE_DIGEST], '', '', h[R_ADMITTED] }
   end
   if m[3] ~= digest then
     return { 'BODY_CONFLICT', 'message' }
@@ -51,7 +51,7 @@ for at = FIRST, LAST, STRIDE do
     reply = repeated(u, turn, digest)
   elseif not u and not create then
     reply = { 'NOT_FOUND' }
-  elseif u and create and (u.y[2] ~= type or u.y[3] ~= version) then
+  elseif u and create and (u.tv ~= type .. ':' .. version) then
     reply = { 'BODY_CONFLICT', 'create_if_absent' }
   elseif #message > max_message then
     reply = over('message_bytes', #message, max_message)
