@@ -40,8 +40,8 @@ _CATALOGUE = (
     ),
     KeySpec(
         "i", "i:<id>", "hash",
-        "r (packed record), y (birth), s (state), k (step keys of the head), a (servers awaiting a turn), d:<message id> "
-        "(turn), <turn>.m (message), <turn>.<position> (step), <turn>.f (last failure), <turn>.h (receipt), <turn>.r (reply)",
+        "r (packed record), y (type:version), o (what creation fixed), s (state), k (step keys of the head), a (servers awaiting a turn), d:<message id> "
+        "(turn), <turn>.m (message), <turn>.<position> (step), <turn>.f (last failure), <turn>.h (receipt, last step, reply)",
         "as long as the instance; fields of a turn until trimmed",
     ),
     KeySpec("e", "e:<id>", "list", "ledger events; index = seq - base", "as long as the instance; newest 200"),

@@ -1,7 +1,7 @@
 """Readers of the packed records that the scripts keep in Redis.
 
-Every record is a msgpack array whose first element is a format version; elements beyond the ones named here are ignored.
-The Lua side is lib/record.lua, lib/inbox.lua, lib/step.lua, lib/history.lua, lib/retry.lua, lib/born.lua, lib/ledger.lua
+Every record but `y` is a msgpack array whose first element is a format version; elements beyond the ones named here are ignored.
+The Lua side is lib/record.lua, lib/inbox.lua, lib/step.lua, lib/receipt.lua, lib/retry.lua, lib/born.lua, lib/ledger.lua
 and transitions/beat.lua. Times are engine time in ms since the epoch; blobs are `encoding NUL data`.
 """
 
@@ -76,7 +76,7 @@ def instance_record(raw: bytes) -> InstanceRecord:
 
 
 class Birth(NamedTuple):
-    """Field `y` of an instance: what it was created with."""
+    """Fields `y` and `o` of an instance: what it was created with."""
 
     type: str
     version: str
@@ -88,10 +88,11 @@ class Birth(NamedTuple):
     """0: the type's."""
 
 
-def birth(raw: bytes) -> Birth:
-    """Decodes `y`."""
-    y = unpack(raw)
-    return Birth(y[1].decode(), y[2].decode(), y[3], y[4], y[5], y[6])
+def birth(tv: str, raw: bytes) -> Birth:
+    """Decodes `y` (type:version) and `o`."""
+    name, _, version = tv.partition(":")
+    o = unpack(raw)
+    return Birth(name, version, o[1], o[2], o[3], o[4])
 
 
 class MessageRecord(NamedTuple):
@@ -126,7 +127,10 @@ class StepRecord(NamedTuple):
 
 def step_record(raw: bytes) -> StepRecord:
     """Decodes `<turn>.<position>`."""
-    s = unpack(raw)
+    return _step(unpack(raw))
+
+
+def _step(s: list[Any]) -> StepRecord:
     return StepRecord(s[1].decode(), s[2].decode(), s[3], s[4], s[5], s[6])
 
 
@@ -150,12 +154,9 @@ def failure_record(raw: bytes) -> FailureRecord:
 
 
 class Receipt(NamedTuple):
-    """Field `<turn>.h` of a finished turn."""
+    """Field `<turn>.h` of a finished turn; see lib/receipt.lua."""
 
     state: int
-    message_id: str
-    digest: bytes
-    admitted_ms: int
     finished_ms: int
     attempts: int
     steps: int
@@ -165,15 +166,35 @@ class Receipt(NamedTuple):
     command_digest: bytes
     continuation: int
     claimed_id: str
+    """Instance of the turn that the finish claimed; empty if none."""
     claimed_incarnation: int
     claimed_turn: int
     claimed_fence: int
+    reply: bytes | None
+    """Blob; None if there is none or it was trimmed."""
+    last_step: StepRecord | None
+    trimmed: bool
+    """Whether the payloads were trimmed; only then are the next three set."""
+    message_id: str
+    message_digest: bytes
+    admitted_ms: int
 
 
 def receipt(raw: bytes) -> Receipt:
     """Decodes `<turn>.h`."""
     h = unpack(raw)
-    return Receipt(h[1], h[2].decode(), *h[3:13], h[13].decode(), *h[14:17])
+    trimmed = len(h) > 16
+    return Receipt(
+        *h[1:10],
+        h[10].decode() if h[10] else "",
+        *h[11:14],
+        h[14] if h[14] != 0 else None,
+        _step(h[15]) if h[15] != 0 else None,
+        trimmed,
+        h[16].decode() if trimmed else "",
+        h[17] if trimmed else b"",
+        h[18] if trimmed else 0,
+    )
 
 
 class ClaimedTurn(NamedTuple):
@@ -208,22 +229,26 @@ class TurnView(NamedTuple):
 
     turn: int
     message: MessageRecord | None
+    """None once trimmed."""
     receipt: Receipt | None
-    reply: bytes
-    """Blob; empty for none."""
+    """None until the turn is finished."""
     failure: FailureRecord | None
     steps: list[StepRecord]
+    """The saved steps in order, if they were asked for; the one saved by the finish is always there."""
 
 
 def turn_view(view: list[Any]) -> TurnView:
     """Decodes one turn view."""
+    done = receipt(view[2]) if view[2] else None
+    steps = [step_record(raw) for raw in view[4] if raw]
+    if done and done.last_step:
+        steps.append(done.last_step)
     return TurnView(
         view[0],
         message_record(view[1]) if view[1] else None,
-        receipt(view[2]) if view[2] else None,
-        view[3],
-        failure_record(view[4]) if view[4] else None,
-        [step_record(raw) for raw in view[5] if raw],
+        done,
+        failure_record(view[3]) if view[3] else None,
+        steps,
     )
 
 
@@ -242,7 +267,8 @@ class LedgerEvent(NamedTuple):
 
 def ledger_event(raw: bytes) -> LedgerEvent:
     """Decodes one ledger event."""
-    return LedgerEvent._make(unpack(raw)[1:9])
+    event = unpack(raw)
+    return LedgerEvent._make([*event[1:8], event[8] if len(event) > 8 else b""])
 
 
 class ServerRecord(NamedTuple):
