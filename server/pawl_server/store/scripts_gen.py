@@ -357,8 +357,7 @@ class CreateOk(NamedTuple):
 
 
 class CreateBodyConflict(NamedTuple):
-    type: str
-    version: str
+    tv: str
 
     word = "BODY_CONFLICT"
 
@@ -374,7 +373,7 @@ class CreateLimitExceeded(NamedTuple):
 CreateReply = CreateOk | CreateBodyConflict | CreateLimitExceeded
 _CREATE_WORDS: dict[bytes, Callable[[Sequence[Any]], CreateReply]] = {
     b"OK": lambda r: CreateOk(int(r[1]), int(r[2])),
-    b"BODY_CONFLICT": lambda r: CreateBodyConflict(r[1].decode(), r[2].decode()),
+    b"BODY_CONFLICT": lambda r: CreateBodyConflict(r[1].decode()),
     b"LIMIT_EXCEEDED": lambda r: CreateLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
 }
 CREATE: Script[CreateReply] = _script("create")
@@ -1224,6 +1223,7 @@ class GetInstanceItem(NamedTuple):
 
 class GetInstanceOk(NamedTuple):
     record: bytes
+    tv: str
     birth: bytes
     state: bytes
 
@@ -1236,7 +1236,7 @@ class GetInstanceNotFound(NamedTuple):
 
 GetInstanceReply = GetInstanceOk | GetInstanceNotFound
 _GET_INSTANCE_WORDS: dict[bytes, Callable[[Sequence[Any]], GetInstanceReply]] = {
-    b"OK": lambda r: GetInstanceOk(r[1], r[2], r[3]),
+    b"OK": lambda r: GetInstanceOk(r[1], r[2].decode(), r[3], r[4]),
     b"NOT_FOUND": lambda r: GetInstanceNotFound(),
 }
 GET_INSTANCE: Script[GetInstanceReply] = _script("get_instance")
@@ -1272,6 +1272,7 @@ class GetTurnItem(NamedTuple):
 
 class GetTurnOk(NamedTuple):
     record: bytes
+    tv: str
     birth: bytes
     view: list[Any]
 
@@ -1288,7 +1289,7 @@ class GetTurnPruned(NamedTuple):
 
 GetTurnReply = GetTurnOk | GetTurnNotFound | GetTurnPruned
 _GET_TURN_WORDS: dict[bytes, Callable[[Sequence[Any]], GetTurnReply]] = {
-    b"OK": lambda r: GetTurnOk(r[1], r[2], r[3]),
+    b"OK": lambda r: GetTurnOk(r[1], r[2].decode(), r[3], r[4]),
     b"NOT_FOUND": lambda r: GetTurnNotFound(),
     b"PRUNED": lambda r: GetTurnPruned(),
 }
@@ -1397,6 +1398,7 @@ async def list_instances(p: Caller, *, now_ms: int = 0, type: str, after_ms: int
 
 class ListTurnsOk(NamedTuple):
     record: bytes
+    tv: str
     birth: bytes
     turns: list[Any]
     next: int
@@ -1410,7 +1412,7 @@ class ListTurnsNotFound(NamedTuple):
 
 ListTurnsReply = ListTurnsOk | ListTurnsNotFound
 _LIST_TURNS_WORDS: dict[bytes, Callable[[Sequence[Any]], ListTurnsReply]] = {
-    b"OK": lambda r: ListTurnsOk(r[1], r[2], r[3], int(r[4])),
+    b"OK": lambda r: ListTurnsOk(r[1], r[2].decode(), r[3], r[4], int(r[5])),
     b"NOT_FOUND": lambda r: ListTurnsNotFound(),
 }
 LIST_TURNS: Script[ListTurnsReply] = _script("list_turns")

@@ -27,10 +27,6 @@ local function ready_add(u, now, server)
   end
 end
 
-local function ready_remove(u)
-  ready_open(u.tv).change[u.id] = false
-end
-
 -- The next candidate id, oldest first: stored entries, then the ones this script adds. nil when there is none.
 local function ready_next(tv)
   local ready = ready_open(tv)

@@ -1,5 +1,5 @@
 --- create: makes instances that do not exist yet.
--- @keyspace meta i e ids type
+-- @keyspace meta i e ids ready types due busy waiting ch
 -- @arg   now_ms        int    engine time in virtual-time namespaces
 -- @arg   max_state     int    bytes of state allowed
 -- @item  id            str    instance id

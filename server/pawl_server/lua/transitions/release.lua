@@ -1,5 +1,5 @@
 --- release: gives turns back; costs no attempt.
--- @keyspace meta i e type ready types due busy waiting ch
+-- @keyspace meta i e ready types due busy waiting ch
 -- @arg   now_ms  int    engine time in virtual-time namespaces
 -- @arg   server  str    run id of the caller
 -- @item  id      str    instance id
@@ -11,7 +11,7 @@
 -- @from  RUNNING
 -- @to    QUEUED
 -- @reply OK | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
--- @emits ATTEMPT_STARTED, TURN_RELEASED
+-- @emits TURN_RELEASED
 -- @oom   allow
 -- @spec  R-LEASE-9, R-CMD-1
 --!include command retry

@@ -1,5 +1,5 @@
 --- send: admits messages to inboxes, creating absent instances where asked.
--- @keyspace meta i e ids type ready types busy waiting ch
+-- @keyspace meta i e ids ready types due busy waiting ch
 -- @arg   now_ms        int    engine time in virtual-time namespaces
 -- @arg   server        str    run id of the caller
 -- @arg   max_pending   int    unfinished turns allowed per instance
