@@ -286,8 +286,8 @@ async def checkpoint(p: Caller, *, now_ms: int = 0, server: str, max_steps: int,
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     max_steps: steps allowed per turn
-    max_step: bytes allowed per step output
-    max_turn: bytes allowed per turn
+    max_step: bytes of data allowed per step output
+    max_turn: stored bytes allowed per turn
     """
     return checkpoint_decode(await p.call(CHECKPOINT, checkpoint_args(now_ms=now_ms, server=server, max_steps=max_steps, max_step=max_step, max_turn=max_turn, items=items)))
 
@@ -395,7 +395,7 @@ async def create(p: Caller, *, now_ms: int = 0, max_state: int, items: Sequence[
     """Makes instances that do not exist yet.
 
     now_ms: engine time in virtual-time namespaces
-    max_state: bytes of state allowed
+    max_state: bytes of state data allowed
     """
     return create_decode(await p.call(CREATE, create_args(now_ms=now_ms, max_state=max_state, items=items)))
 
@@ -655,11 +655,11 @@ async def finish(p: Caller, *, now_ms: int = 0, server: str, max_steps: int, max
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     max_steps: steps allowed per turn
-    max_step: bytes allowed per step output
-    max_turn: bytes allowed per turn
-    max_state: bytes allowed as state
-    max_reply: bytes allowed as reply
-    max_message: bytes allowed as continuation
+    max_step: bytes of data allowed per step output
+    max_turn: stored bytes allowed per turn
+    max_state: bytes of data allowed as state
+    max_reply: bytes of data allowed as reply
+    max_message: bytes of data allowed as continuation
     delivery_ms: time until a claimed turn must be received
     """
     return finish_decode(await p.call(FINISH, finish_args(now_ms=now_ms, server=server, max_steps=max_steps, max_step=max_step, max_turn=max_turn, max_state=max_state, max_reply=max_reply, max_message=max_message, delivery_ms=delivery_ms, items=items)))
@@ -1078,8 +1078,8 @@ async def send(p: Caller, *, now_ms: int = 0, server: str, max_pending: int, max
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     max_pending: unfinished turns allowed per instance
-    max_message: bytes of message allowed
-    max_state: bytes of state allowed
+    max_message: bytes of message data allowed
+    max_state: bytes of state data allowed
     """
     return send_decode(await p.call(SEND, send_args(now_ms=now_ms, server=server, max_pending=max_pending, max_message=max_message, max_state=max_state, items=items)))
 

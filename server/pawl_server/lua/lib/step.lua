@@ -1,4 +1,4 @@
---!include unit
+--!include unit limits
 -- Saved steps: `<turn>.<position>` is a msgpack array (version, key, kind, blob, digest, engine ms, attempt); `k` lists the
 -- keys of the head turn, each between zero bytes, so that a key can't be saved twice.
 
@@ -6,11 +6,11 @@
 local function step_check(u, key, blob, max_steps, max_step, max_turn)
   local r = u.r
   if r[STEPS] >= max_steps then
-    return { 'LIMIT_EXCEEDED', 'steps_per_turn', r[STEPS] + 1, max_steps }
-  elseif #blob > max_step then
-    return { 'LIMIT_EXCEEDED', 'step_output_bytes', #blob, max_step }
+    return over('steps_per_turn', r[STEPS] + 1, max_steps)
+  elseif data_bytes(blob) > max_step then
+    return over('step_output_bytes', data_bytes(blob), max_step)
   elseif r[BYTES] + #blob > max_turn then
-    return { 'LIMIT_EXCEEDED', 'turn_bytes', r[BYTES] + #blob, max_turn }
+    return over('turn_bytes', r[BYTES] + #blob, max_turn)
   end
   local keys = r[STEPS] > 0 and unit_get(u, 'k') or '\0'
   if string.find(keys, '\0' .. key .. '\0', 1, true) then

@@ -10,6 +10,17 @@
 -- @spec  R-READ-4
 --!include view
 
+-- Order of bytes, as in a sorted set; `<` follows the locale of the Redis process.
+local function up_to(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then
+      return x < y
+    end
+  end
+  return #a <= #b
+end
+
 local now = meta_load(now_ms)
 local key = T .. 'ids:' .. type
 local start = 0
@@ -22,7 +33,7 @@ if after_ms > 0 then
     start = redis.call('ZCOUNT', key, '-inf', '(' .. string.format('%.0f', after_ms))
     local same = redis.call('ZRANGEBYSCORE', key, after_ms, after_ms)
     for i = 1, #same do
-      if same[i] <= after_id then
+      if up_to(same[i], after_id) then
         start = start + 1
       end
     end

@@ -3,8 +3,8 @@
 -- @arg   now_ms     int    engine time in virtual-time namespaces
 -- @arg   server     str    run id of the caller
 -- @arg   max_steps  int    steps allowed per turn
--- @arg   max_step   int    bytes allowed per step output
--- @arg   max_turn   int    bytes allowed per turn
+-- @arg   max_step   int    bytes of data allowed per step output
+-- @arg   max_turn   int    stored bytes allowed per turn
 -- @item  id         str    instance id
 -- @item  inc        int    incarnation
 -- @item  turn       int    turn number

@@ -1,7 +1,7 @@
 --- create: makes instances that do not exist yet.
 -- @keyspace meta i e ids ready types due busy waiting ch
 -- @arg   now_ms        int    engine time in virtual-time namespaces
--- @arg   max_state     int    bytes of state allowed
+-- @arg   max_state     int    bytes of state data allowed
 -- @item  id            str    instance id
 -- @item  type          str    workflow type
 -- @item  version       str    code version
@@ -27,8 +27,8 @@ for at = FIRST, LAST, STRIDE do
     else
       replies[#replies + 1] = { 'BODY_CONFLICT', u.tv }
     end
-  elseif #state > max_state then
-    replies[#replies + 1] = over('state_bytes', #state, max_state)
+  elseif data_bytes(state) > max_state then
+    replies[#replies + 1] = over('state_bytes', data_bytes(state), max_state)
   else
     u = born(id, now, type, version, digest, state, lease_ms, max_attempts)
     replies[#replies + 1] = { 'OK', u.r[INC], now }

@@ -4,11 +4,11 @@
 -- @arg   now_ms        int    engine time in virtual-time namespaces
 -- @arg   server        str    run id of the caller
 -- @arg   max_steps     int    steps allowed per turn
--- @arg   max_step      int    bytes allowed per step output
--- @arg   max_turn      int    bytes allowed per turn
--- @arg   max_state     int    bytes allowed as state
--- @arg   max_reply     int    bytes allowed as reply
--- @arg   max_message   int    bytes allowed as continuation
+-- @arg   max_step      int    bytes of data allowed per step output
+-- @arg   max_turn      int    stored bytes allowed per turn
+-- @arg   max_state     int    bytes of data allowed as state
+-- @arg   max_reply     int    bytes of data allowed as reply
+-- @arg   max_message   int    bytes of data allowed as continuation
 -- @arg   delivery_ms   int    time until a claimed turn must be received
 -- @item  id            str    instance id
 -- @item  inc           int    incarnation
@@ -70,12 +70,12 @@ for at = FIRST, LAST, STRIDE do
     end
     if reply then
       -- The last step does not fit.
-    elseif has_state and #state > max_state then
-      reply = over('state_bytes', #state, max_state)
-    elseif has_reply and #result > max_reply then
-      reply = over('reply_bytes', #result, max_reply)
-    elseif has_next and #next_message > max_message then
-      reply = over('message_bytes', #next_message, max_message)
+    elseif has_state and data_bytes(state) > max_state then
+      reply = over('state_bytes', data_bytes(state), max_state)
+    elseif has_reply and data_bytes(result) > max_reply then
+      reply = over('reply_bytes', data_bytes(result), max_reply)
+    elseif has_next and data_bytes(next_message) > max_message then
+      reply = over('message_bytes', data_bytes(next_message), max_message)
     else
       local last = has_step and step_add(u, key, kind, output, step_digest, now) or 0
       local bytes = r[BYTES] + (has_reply and #result or 0)

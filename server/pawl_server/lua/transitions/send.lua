@@ -3,8 +3,8 @@
 -- @arg   now_ms        int    engine time in virtual-time namespaces
 -- @arg   server        str    run id of the caller
 -- @arg   max_pending   int    unfinished turns allowed per instance
--- @arg   max_message   int    bytes of message allowed
--- @arg   max_state     int    bytes of state allowed
+-- @arg   max_message   int    bytes of message data allowed
+-- @arg   max_state     int    bytes of state data allowed
 -- @item  id            str    instance id
 -- @item  message_id    str    idempotency id of the message
 -- @item  digest        bytes  digest of the message
@@ -53,12 +53,12 @@ for at = FIRST, LAST, STRIDE do
     reply = { 'NOT_FOUND' }
   elseif u and create and (u.tv ~= type .. ':' .. version) then
     reply = { 'BODY_CONFLICT', 'create_if_absent' }
-  elseif #message > max_message then
-    reply = over('message_bytes', #message, max_message)
+  elseif data_bytes(message) > max_message then
+    reply = over('message_bytes', data_bytes(message), max_message)
   elseif u and u.r[PENDING] >= max_pending then
     reply = over('pending_messages', u.r[PENDING] + 1, max_pending)
-  elseif not u and #state > max_state then
-    reply = over('state_bytes', #state, max_state)
+  elseif not u and data_bytes(state) > max_state then
+    reply = over('state_bytes', data_bytes(state), max_state)
   else
     if not u then
       u = born(id, now, type, version, create_digest, state, lease_ms, max_attempts)
