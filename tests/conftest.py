@@ -11,6 +11,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ("tests.support.reply_log",)
+
 settings.register_profile(
     "pawl", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -1,0 +1,342 @@
+"""What must hold for all keys of a partition between any two scripts.
+
+`violations` lists what does not. It trusts nothing that a counter or an index says: it recounts from the
+fields. Positions inside packed records are those of the constants in lua/lib.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import msgpack
+
+from pawl_server.domain.states import TurnState
+from pawl_server.store.bundle import load_libs
+from pawl_server.store.keys import KEYS
+from tests.support.lua_harness import read_key
+from tests.support.redis_server import RedisServer
+
+_LEDGER_STEP = 64
+"""lib/ledger.lua trims at every 64th event."""
+_PAUSED, _DELETING, _GC, _AWAITED, _OWN_SETTINGS = 1, 2, 4, 8, 16
+"""Bits of FLAGS."""
+_IDLE, _ACTIVE, _BLOCKED, _STOPPED, _DELETED = 1, 2, 3, 4, 5
+"""Instance status, as in lib/ledger.lua and pawl.v1.InstanceStatus."""
+_ENTRY_KINDS = {TurnState.RUNNING: "lease", TurnState.BACKOFF: "backoff"}
+
+
+@cache
+def constants(lib: str) -> dict[str, int]:
+    """The number constants of one lua/lib file."""
+    return {one.name: int(one.number) for one in load_libs()[lib].definitions if one.number}
+
+
+class Packed:
+    """A packed record whose elements are named by the constants of a lib; elements not stored are 0."""
+
+    def __init__(self, raw: bytes, lib: str) -> None:
+        self.values: list[Any] = unpack(raw)
+        self.layout = constants(lib)
+
+    def __getitem__(self, name: str) -> Any:
+        at = self.layout[name] - 1
+        return self.values[at] if at < len(self.values) else 0
+
+
+def unpack(raw: bytes) -> list[Any]:
+    """The elements of a packed record; text stays bytes."""
+    return msgpack.unpackb(raw, raw=True)
+
+
+def violations(redis: RedisServer, tag: str) -> list[str]:
+    """Returns one line per broken rule in the partition of `tag`, [] if all hold."""
+    pattern = re.sub(r"([\[\]*?\\])", r"\\\1", tag) + "*"
+    names = sorted(key.decode().removeprefix(tag) for key in redis.call("KEYS", pattern))
+    found = [text for name in names for text in _check_key(redis, tag, name)]
+    partition = Partition({name: read_key(redis, tag + name) for name in names})
+    return found + [text for check in _CHECKS for text in check(partition)]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One `i:` hash, decoded."""
+
+    id: str
+    fields: Mapping[str, bytes]
+
+    @cached_property
+    def r(self) -> Packed:
+        """The record."""
+        return Packed(self.fields["r"], "record")
+
+    @cached_property
+    def tv(self) -> str:
+        """type:version."""
+        return self.fields["y"].decode()
+
+    @cached_property
+    def created_ms(self) -> int:
+        """Engine time of the creation."""
+        return unpack(self.fields["o"])[1]
+
+    @property
+    def stopped(self) -> bool:
+        """Paused or being deleted: no wake-ups."""
+        return bool(self.r["FLAGS"] & (_PAUSED | _DELETING))
+
+    @property
+    def status(self) -> int:
+        """What the ledger must say about the instance now."""
+        flags = self.r["FLAGS"]
+        if flags & (_DELETING | _PAUSED):
+            return _DELETED if flags & _DELETING else _STOPPED
+        if self.r["STATE"] == TurnState.FAILED:
+            return _BLOCKED
+        return _ACTIVE if self.r["PENDING"] else _IDLE
+
+    def receipt(self, turn: int) -> Packed | None:
+        """The receipt of a finished turn, if kept."""
+        raw = self.fields.get(f"{turn}.h")
+        return Packed(raw, "receipt") if raw is not None else None
+
+    def message_id(self, turn: int) -> bytes | None:
+        """The message id of a turn, from its message or else its receipt."""
+        raw, receipt = self.fields.get(f"{turn}.m"), self.receipt(turn)
+        if raw is not None:
+            return unpack(raw)[1]
+        return receipt["R_MESSAGE_ID"] if receipt else None
+
+    def steps(self, turn: int) -> list[list[Any]]:
+        """The saved steps of a turn, up to the first gap, the one inside the receipt last."""
+        found: list[list[Any]] = []
+        while (raw := self.fields.get(f"{turn}.{len(found) + 1}")) is not None:
+            found.append(unpack(raw))
+        receipt = self.receipt(turn)
+        return found + ([receipt["R_LAST_STEP"]] if receipt and receipt["R_LAST_STEP"] else [])
+
+    def payload_bytes(self, turn: int) -> int:
+        """Recount of a turn's message record, step outputs and reply."""
+        receipt = self.receipt(turn)
+        reply = receipt["R_REPLY"] if receipt else 0
+        size = len(self.fields.get(f"{turn}.m", b"")) + (len(reply) if reply else 0)
+        return size + sum(len(step[3]) for step in self.steps(turn))
+
+
+@dataclass(frozen=True)
+class Partition:
+    """All keys of a partition by name."""
+
+    keys: Mapping[str, Any]
+
+    @cached_property
+    def instances(self) -> dict[str, Instance]:
+        names = (name for name in self.keys if name.startswith("i:"))
+        return {name[2:]: Instance(name[2:], self.keys[name]) for name in names if "r" in self.keys[name]}
+
+    def space(self, name: str) -> dict[str, Any]:
+        """The keys of one keyspace by the rest of their names."""
+        return {
+            key.partition(":")[2]: value for key, value in self.keys.items() if key.partition(":")[0] == name
+        }
+
+    @cached_property
+    def ready(self) -> set[tuple[str, str]]:
+        """(type:version, instance) of every ready entry."""
+        return {
+            (key.rpartition(":")[0], member) for key, zset in self.space("ready").items() for member in zset
+        }
+
+    @cached_property
+    def due(self) -> dict[tuple[str, str], float]:
+        """Due time of (kind, instance)."""
+        entries = (self.keys.get("due") or {}).items()
+        return {(member.partition(":")[0], member.partition(":")[2]): score for member, score in entries}
+
+
+def _check_key(redis: RedisServer, tag: str, name: str) -> Iterator[str]:
+    """Every key is in the catalogue, has its type, and never expires by Redis."""
+    spec = KEYS.get(name.partition(":")[0])
+    if spec is None:
+        yield f"{name}: not in the key catalogue"
+        return
+    kind = redis.call("TYPE", tag + name).decode()
+    if kind != spec.type:
+        yield f"{name}: is a {kind}, the catalogue says {spec.type}"
+    if (":" in name) != (":" in spec.pattern):
+        yield f"{name}: does not look like {spec.pattern}"
+    if redis.call("PTTL", tag + name) != -1:
+        yield f"{name}: has a time to live"
+
+
+def _check_wakeups(p: Partition) -> Iterator[str]:
+    """G4: each unfinished, unblocked head has exactly one primary reason to wake; nobody else has one."""
+    reasons: dict[str, list[str]] = {}
+    for tv, instance_id in p.ready:
+        reasons.setdefault(instance_id, []).append(f"ready {tv}")
+    for kind, instance_id in p.due:
+        if kind in _ENTRY_KINDS.values():
+            reasons.setdefault(instance_id, []).append(kind)
+        elif kind != "gc":
+            yield f"due: unknown kind {kind}"
+    for instance_id in sorted(reasons.keys() | p.instances.keys()):
+        instance = p.instances.get(instance_id)
+        found, wanted = sorted(reasons.get(instance_id, [])), [] if instance is None else _wanted(instance)
+        if found != wanted:
+            yield f"{instance_id}: reasons to wake are {found}, wanted {wanted}"
+    for instance_id, instance in p.instances.items():
+        kind = _ENTRY_KINDS.get(instance.r["STATE"])
+        at = p.due.get((kind, instance_id)) if kind else None
+        if at is not None and at < instance.r["DEADLINE"]:
+            yield f"{instance_id}: {kind} is due at {at}, before its deadline {instance.r['DEADLINE']}"
+
+
+def _wanted(instance: Instance) -> list[str]:
+    state = instance.r["STATE"]
+    if state == TurnState.RUNNING:
+        return ["lease"]
+    if instance.r["PENDING"] == 0 or state == TurnState.FAILED or instance.stopped:
+        return []
+    return ["backoff"] if state == TurnState.BACKOFF else [f"ready {instance.tv}"]
+
+
+def _check_indexes(p: Partition) -> Iterator[str]:
+    """`busy`, `types`, `ids` and `gc` say what the instances say."""
+    busy = {one.id for one in p.instances.values() if one.r["PENDING"]}
+    if (p.keys.get("busy") or set()) != busy:
+        yield f"busy: {sorted(p.keys.get('busy') or ())}, wanted {sorted(busy)}"
+    for tv in sorted({tv for tv, _ in p.ready} - set(p.keys.get("types") or {})):
+        yield f"types: lacks {tv}, which has ready heads"
+    stored = {
+        (name, member): score for name, zset in p.space("ids").items() for member, score in zset.items()
+    }
+    wanted = {(one.tv.partition(":")[0], one.id): float(one.created_ms) for one in p.instances.values()}
+    if stored != wanted:
+        yield f"ids: {stored}, wanted {wanted}"
+    armed = {one.id for one in p.instances.values() if one.r["FLAGS"] & _GC}
+    entries = {instance_id for kind, instance_id in p.due if kind == "gc"}
+    if armed != entries:
+        yield f"due: gc entries of {sorted(entries)}, flags of {sorted(armed)}"
+
+
+def _check_counters(p: Partition) -> Iterator[str]:
+    """G1, G12: counters equal a recount; fences and incarnations are unique and below the partition's."""
+    meta = p.keys.get("meta") or {}
+    every = list(p.instances.values())
+    fences = [one.r[name] for one in every for name in ("FENCE", "PFENCE") if one.r[name]]
+    for name, used in (("fence", fences), ("incarnation", [one.r["INC"] for one in every])):
+        if len(set(used)) < len(used):
+            yield f"meta: {name} given out twice, in use are {sorted(used)}"
+        if max(used, default=0) > int(meta.get(name, 0)):
+            yield f"meta: {name} {meta.get(name)} is below {max(used)}, which is in use"
+    for one in every:
+        checks = (_check_positions(one), _check_bytes(one), _check_flags(one))
+        yield from (f"{one.id}: {text}" for check in checks for text in check)
+
+
+def _check_positions(one: Instance) -> Iterator[str]:
+    r = one.r
+    if not 1 <= r["OLDEST"] <= r["KEPT"] <= r["HEAD"] <= r["TAIL"] + 1:
+        yield f"oldest {r['OLDEST']}, kept {r['KEPT']}, head {r['HEAD']}, tail {r['TAIL']} are out of order"
+    if r["PENDING"] != r["TAIL"] - r["HEAD"] + 1:
+        yield f"pending is {r['PENDING']}, a recount gives {r['TAIL'] - r['HEAD'] + 1}"
+    if (r["STATE"] == 0) != (r["PENDING"] == 0):
+        yield f"state {r['STATE']} with {r['PENDING']} pending turns"
+    if r["STATE"] >= TurnState.COMPLETED:
+        yield f"the head has the final state {r['STATE']}"
+    if r["STATE"] == TurnState.RUNNING and (r["FENCE"] == 0 or r["HOW"]):
+        yield f"running with fence {r['FENCE']}, whose lease ended ({r['HOW']})"
+
+
+def _check_bytes(one: Instance) -> Iterator[str]:
+    r = one.r
+    kept = sum(one.payload_bytes(turn) for turn in range(r["KEPT"], r["HEAD"]))
+    if r["KBYTES"] != kept:
+        yield f"kept bytes are {r['KBYTES']}, a recount gives {kept}"
+    for turn in range(r["KEPT"], r["HEAD"]):
+        receipt, recount = one.receipt(turn), (one.payload_bytes(turn), len(one.steps(turn)))
+        said = (receipt["R_BYTES"], receipt["R_STEPS"]) if receipt else recount
+        if said != recount:
+            yield f"turn {turn}: the receipt says {said} bytes and steps, a recount gives {recount}"
+    steps, size = one.steps(r["HEAD"]), one.payload_bytes(r["HEAD"])
+    if r["PENDING"] and r["BYTES"] != size and (r["BYTES"] or r["FENCE"]):
+        yield f"the head has {size} bytes, the record says {r['BYTES']}"
+    if r["STEPS"] != len(steps):
+        yield f"the head has {len(steps)} steps, the record says {r['STEPS']}"
+    keys = b"\0" + b"".join(step[1] + b"\0" for step in steps)
+    if one.fields.get("k") != (keys if steps else None):
+        yield f"step keys are {one.fields.get('k')!r}, the steps say {keys!r}"
+
+
+def _check_flags(one: Instance) -> Iterator[str]:
+    flags, settings = one.r["FLAGS"], unpack(one.fields["o"])[3:5]
+    if bool(flags & _AWAITED) != ("a" in one.fields):
+        yield f"flags {flags}, servers that await a turn are {one.fields.get('a')!r}"
+    if bool(flags & _OWN_SETTINGS) != any(settings):
+        yield f"flags {flags}, settings of its own are {settings}"
+
+
+def _check_fields(p: Partition) -> Iterator[str]:
+    """No field is left of a trimmed turn, none is missing of a kept one; message ids lead to their turns."""
+    for one in p.instances.values():
+        wanted = _wanted_fields(one)
+        for field in sorted(wanted - set(one.fields)):
+            yield f"{one.id}: field {field} is missing"
+        for field in sorted(set(one.fields) - wanted - {"s", "k", "a"}):
+            yield f"{one.id}: field {field} should not be there"
+    for key in p.keys:
+        if key.startswith("i:") and key[2:] not in p.instances:
+            yield f"{key}: has no record"
+
+
+def _wanted_fields(one: Instance) -> set[str]:
+    """The fields an instance must have, besides those that depend on what was sent."""
+    r = one.r
+    wanted = {"r", "y", "o"}
+    for turn in range(r["OLDEST"], r["TAIL"] + 1):
+        receipt, message_id = one.receipt(turn), one.message_id(turn)
+        if turn < r["HEAD"]:
+            wanted.add(f"{turn}.h")
+        if turn >= r["KEPT"]:
+            wanted.add(f"{turn}.m")
+            steps = r["STEPS"] if turn == r["HEAD"] else 0
+            if receipt:
+                steps = receipt["R_STEPS"] - bool(receipt["R_LAST_STEP"])
+            wanted |= {f"{turn}.{position}" for position in range(1, steps + 1)}
+        elif receipt and (receipt["R_REPLY"] or receipt["R_LAST_STEP"]):
+            wanted.add(f"{turn}.h without payloads")
+        if message_id is not None:
+            known = f"d:{message_id.decode()}"
+            wanted.add(known if one.fields.get(known) == str(turn).encode() else f"{known} = {turn}")
+    if r["PENDING"] and r["FAILURES"] + r["LOST"]:
+        wanted.add(f"{r['HEAD']}.f")
+    return wanted
+
+
+def _check_ledger(p: Partition) -> Iterator[str]:
+    """G10: seq is dense, and the newest event carries the present status."""
+    names = {number: name for name, number in constants("ledger").items()}
+    keep = constants("unit")["LEDGER_KEEP"]
+    for one in p.instances.values():
+        events, seq = p.keys.get(f"e:{one.id}") or [], one.r["SEQ"]
+        if not min(seq, keep) <= len(events) <= min(seq, keep + _LEDGER_STEP - 1):
+            yield f"e:{one.id}: {len(events)} events kept of {seq}"
+        newest = unpack(events[-1]) if events else None
+        if newest and newest[7] != one.status:
+            name = names.get(newest[1], newest[1])
+            yield f"e:{one.id}: newest event {name} says status {newest[7]}, it is {one.status}"
+    for instance_id in p.space("e"):
+        if instance_id not in p.instances:
+            yield f"e:{instance_id}: ledger without an instance"
+
+
+_CHECKS: Iterable[Callable[[Partition], Iterator[str]]] = (
+    _check_wakeups,
+    _check_indexes,
+    _check_counters,
+    _check_fields,
+    _check_ledger,
+)
