@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
+import ssl
 import struct
 import tempfile
 from pathlib import Path
@@ -136,13 +137,15 @@ class FaultProxy:
     form of the target (`host:port` for TCP targets given that way).
     """
 
-    def __init__(self, target: str, *, tcp: bool | None = None) -> None:
+    def __init__(self, target: str, *, tcp: bool | None = None, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(target if "://" in target else f"//{target}")
         self._scheme = parts.scheme
         self._path = unquote(parts.path) if parts.scheme == "unix" else ""
         self._host, self._port = parts.hostname or "", (parts.port or 0) if not self._path else 0
         self._tcp = not self._path if tcp is None else tcp
+        self._tls = tls
         self._dir = ""
+        self.port = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._refuses = False
@@ -154,8 +157,9 @@ class FaultProxy:
 
     async def __aenter__(self) -> FaultProxy:
         if self._tcp:
-            self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-            address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+            self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
+            self.port = self._server.sockets[0].getsockname()[1]
+            address = f"127.0.0.1:{self.port}"
             self.url = f"redis://{address}" if self._scheme else address
         else:
             self._dir = tempfile.mkdtemp(prefix="pawlp-")

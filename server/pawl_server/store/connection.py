@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from pawl_server.store.errors import StoreRefused, StoreUnavailable
+from pawl_server.store.errors import ScriptFailed, StoreRefused, StoreUnavailable
 from pawl_server.store.script_call import Script
 from pawl_server.store.wire import Call, Wire
 
@@ -137,8 +137,9 @@ class Preparation:
         wire.run_id = info.get("run_id", "").encode()
         await require_primary(wire)
         await self._end_previous(wire)
-        for loaded in [wire.execute("SCRIPT", "LOAD", script.text) for script in self._scripts]:
-            await loaded
+        loads = [wire.execute("SCRIPT", "LOAD", script.text) for script in self._scripts]
+        for script, loaded in zip(self._scripts, loads, strict=True):
+            await _loaded(script, loaded)
         await self._hello(wire)
 
     async def _end_previous(self, wire: Wire) -> None:
@@ -154,6 +155,15 @@ class Preparation:
                 pass  # not allowed; receipts still answer whichever comes second
         wire.client_id = await forgiving(wire.execute("CLIENT", "ID")) or 0
         self._previous = (wire.run_id, wire.client_id) if wire.client_id else None
+
+
+async def _loaded(script: Script[Any], loaded: Awaitable[Any]) -> None:
+    try:
+        await loaded
+    except hiredis.ReplyError as error:
+        if "compiling" in str(error):
+            raise ScriptFailed(script.name, str(error)) from None
+        raise
 
 
 async def require_primary(wire: Wire) -> None:

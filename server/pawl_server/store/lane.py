@@ -23,7 +23,7 @@ from typing import Any
 import hiredis
 
 from pawl_server.store.errors import ScriptFailed, StoreMemory, StoreMoving, StoreRefused, StoreUnavailable
-from pawl_server.store.script_call import Arg, Script
+from pawl_server.store.script_call import URGENT, Arg, Script
 from pawl_server.store.wire import Call, Wire, pack
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,9 @@ REFUSED = frozenset(("MISCONF", "BUSY", "NOREPLICAS", "NOPERM"))
 
 SLOT_MOVES = frozenset(("ASK", "TRYAGAIN"))
 """First words of errors of a slot that is moving; a redirected script would fork the partition."""
+
+FATAL = (StoreRefused, ScriptFailed)
+"""Errors of the first set-up that waiting does not cure."""
 
 MAX_RELOADS = 3
 """How often a call may be answered by NOSCRIPT before it fails."""
@@ -123,7 +126,8 @@ class Lane:
     async def start(self, timeout: float) -> None:
         """Connects; from then on the lane keeps itself connected.
 
-        Raises StoreRefused if the server must not be used, StoreUnavailable if none is usable in `timeout` s.
+        Raises StoreRefused if the server must not be used, ScriptFailed if a script does not load there,
+        StoreUnavailable if no server is usable in `timeout` seconds.
         """
         self._connect(first=True)
         done, _ = await asyncio.wait([self._first], timeout=timeout)
@@ -148,6 +152,9 @@ class Lane:
             while queue:
                 call = queue.popleft()
                 _fail(call, StoreUnavailable("the store was closed", maybe_applied=call.retried))
+        if not self._first.done():
+            self._first.set_exception(StoreUnavailable("the store was closed", maybe_applied=False))
+            self._first.exception()  # nobody may be waiting
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
@@ -159,9 +166,16 @@ class Lane:
         touches the connection: a queued call is dropped, a reply under way is discarded. Raises TypeError at
         once for an argument that is not bytes, str or int.
         """
+        data = pack((b"EVALSHA", script.sha, 1, key, *argv))
+        return self._queue(data, script)
+
+    def command(self, *args: Arg) -> asyncio.Future[Any]:
+        """Queues a command that is no script and may be repeated, such as INFO; otherwise as `call`."""
+        return self._queue(pack(args), Script(str(args[0]), "", "", URGENT))
+
+    def _queue(self, data: bytes, script: Script[Any]) -> asyncio.Future[Any]:
         loop = self._loop
         future = loop.create_future()
-        data = pack((b"EVALSHA", script.sha, 1, key, *argv))
         call = Call(data, future, script, loop.time() + self._options.call_timeout)
         if self._closed:
             _fail(call, StoreUnavailable("the store is closed", maybe_applied=False))
@@ -341,7 +355,7 @@ class Lane:
                 break
             except Exception as error:
                 self.last_error = error
-                if isinstance(error, StoreRefused) and not self._first.done():
+                if isinstance(error, FATAL) and not self._first.done():
                     self._first.set_exception(error)
                 log.info("lane %s: not connected: %s: %s", self.name, type(error).__name__, error)
             pause = min(pause * 2, options.backoff_max)
