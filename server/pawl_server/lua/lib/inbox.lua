@@ -11,6 +11,7 @@ local function inbox_admit(u, now, server, message_id, digest, blob, origin, fro
   unit_set(u, 'd:' .. message_id, tostring(turn))
   if turn == r[HEAD] then
     r[STATE] = QUEUED
+    BUSY[u.id] = true
     make_ready(u, now, server)
   end
   ledger_add(u, TURN_ADMITTED, now, turn, QUEUED)

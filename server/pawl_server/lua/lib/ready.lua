@@ -42,6 +42,8 @@ local function ready_next(tv)
         redis.call('ZRANGE', T .. 'ready:' .. tv .. ':0', ready.scanned, ready.scanned + PAGE - 1)
       ready.scanned = ready.scanned + #ready.found
       ready.more = #ready.found == PAGE
+      -- `types` names this set already, with a time that is no later.
+      ready.listed = ready.listed or #ready.found > 0
       ready.next = 1
     end
   until not id and not ready.more and not ready.found[ready.next]

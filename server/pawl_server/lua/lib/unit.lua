@@ -140,7 +140,7 @@ local function unit_write_ready()
       types[#types + 1] = tv
     elseif ready.earliest == false then
       gone[#gone + 1] = tv
-    elseif ready.added then
+    elseif ready.added and not ready.listed then
       lower[#lower + 1] = ready.added
       lower[#lower + 1] = tv
     end

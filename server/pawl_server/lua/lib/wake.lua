@@ -1,5 +1,6 @@
 --!include ready states
--- The one path to a reason to wake: whatever leaves an unfinished head with a new state calls make_ready.
+-- The one path to a reason to wake: whatever leaves an unfinished head with a new state calls make_ready. An instance
+-- enters `busy` with its first unfinished turn and leaves it with its last.
 
 local function make_ready(u, now, server)
   local r = u.r
@@ -8,7 +9,6 @@ local function make_ready(u, now, server)
     BUSY[u.id] = false
     return
   end
-  BUSY[u.id] = true
   if has_bit(r[FLAGS], 1) or has_bit(r[FLAGS], 2) then
     return
   end
