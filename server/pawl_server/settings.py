@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pawl_server.domain.limits import Limits
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 _TRUE = frozenset(("1", "true", "yes", "on"))
 _FALSE = frozenset(("0", "false", "no", "off", ""))
@@ -57,7 +57,7 @@ class Settings:
     data_dir: Path = Path(".pawl")
     """Folder of the embedded server. One server at a time."""
     namespace: str = "default"
-    """Namespace to work on, `[A-Za-z0-9_-]{1,64}`."""
+    """Namespace to work on, `[A-Za-z0-9_.-]{1,64}`."""
     partitions: int | None = _setting(None, low=1, high=1_024)
     """Number of partitions of a namespace that does not exist yet; unset means 2, or what is stored."""
     durability_assume: str | None = _setting(None, choices=("fsync", "everysec", "memory"))

@@ -1,18 +1,148 @@
-"""Callers that wait for a turn."""
+"""Callers that wait for a turn to finish or to fail for good.
+
+A waiter is entered here first, and only then does the `await` script look at the turn and note that this
+server wants to hear of it, so that no end falls between the two. The end arrives as a reply on this server or
+as a hint from another one; while anybody waits, every turn waited for is looked at again each poll interval,
+so that a lost hint costs a second, never the answer.
+
+The note is one per instance and server, and any end uses it up: waiters for later turns renew it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import random
 from typing import TYPE_CHECKING
+
+from pawl_server.domain.errors import NotFound, Reason, Refused
+from pawl_server.engine.coalesce import Coalescer
+from pawl_server.store import scripts_gen
+from pawl_server.store.errors import StoreError
+from pawl_server.store.scripts_gen import AwaitDone, AwaitItem, AwaitNotFound, AwaitReply
 
 if TYPE_CHECKING:
     from pawl_server.engine.core import Engine
 
+_Waiters = dict[int, set["asyncio.Future[None]"]]
+"""Of one instance: turn -> futures of its waiters."""
+
 
 class Awaits:
-    """Waiting callers of this server, by instance."""
+    """Waiting callers of this server, by instance and turn."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._waiting: dict[str, _Waiters] = {}
+        self._poll: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._checks: Coalescer[AwaitItem, AwaitReply] = Coalescer(
+            lambda partition, items: partition.call(
+                scripts_gen.AWAIT,
+                scripts_gen.await_args(now_ms=engine.now_ms, server=engine.server_run, items=items),
+            ),
+            scripts_gen.await_decode,
+            lambda partition, result: engine.ready(partition, result.ready),
+        )
+
+    @property
+    def count(self) -> int:
+        """Callers that wait now."""
+        return sum(len(futures) for turns in self._waiting.values() for futures in turns.values())
+
+    async def wait(self, instance_id: str, turn: int, seconds: float) -> bool:
+        """Waits until the turn is finished or failed for good; False if `seconds` passed before.
+
+        Raises NotFound for a turn that was never admitted, Refused(DRAINING) when the server stops, or a
+        StoreError if the turn could not be looked at even once.
+        """
+        if self._closed:
+            raise _draining()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turns = self._waiting.setdefault(instance_id, {})
+        turns.setdefault(turn, set()).add(future)
+        self._arm_poll()
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await self._check(instance_id, turn)
+                if isinstance(reply, AwaitNotFound):
+                    raise NotFound("turn", f"{instance_id}/{turn}")
+                if not isinstance(reply, AwaitDone):
+                    await future
+                return True
+        except TimeoutError:
+            return False
+        finally:
+            self._leave(instance_id, turn, future)
 
     def notify(self, instance_id: str, turn: int) -> None:
         """Says that a turn finished or failed for good. Never raises; cheap when nobody waits."""
+        turns = self._waiting.get(instance_id)
+        if turns is None:
+            return
+        for each, futures in turns.items():
+            if each <= turn:
+                _resolve(futures)
+            else:
+                self._look_again(instance_id, each)
+
+    def close(self) -> None:
+        """Ends all waiting with DRAINING."""
+        self._closed = True
+        if self._poll is not None:
+            self._poll.cancel()
+        for turns in self._waiting.values():
+            for futures in turns.values():
+                for future in futures:
+                    if not future.done():
+                        future.set_exception(_draining())
+
+    def _check(self, instance_id: str, turn: int) -> asyncio.Future[AwaitReply]:
+        partition = self._engine.store.partition_of(instance_id)
+        return self._checks.submit(partition, AwaitItem(instance_id, turn))
+
+    def _look_again(self, instance_id: str, turn: int) -> None:
+        """Renews the note; whatever the answer says beyond "pending" lets the waiters read the turn."""
+
+        def answered(check: asyncio.Future[AwaitReply]) -> None:
+            if check.cancelled() or isinstance(check.exception(), StoreError):
+                return  # the next poll asks again
+            if check.exception() is None and isinstance(check.result(), scripts_gen.AwaitPending):
+                return
+            _resolve(self._waiting.get(instance_id, {}).get(turn, ()))
+
+        self._check(instance_id, turn).add_done_callback(answered)
+
+    def _leave(self, instance_id: str, turn: int, future: asyncio.Future[None]) -> None:
+        if future.done() and not future.cancelled():
+            future.exception()  # seen, whoever left first
+        turns = self._waiting[instance_id]
+        futures = turns[turn]
+        futures.discard(future)
+        if not futures:
+            del turns[turn]
+            if not turns:
+                del self._waiting[instance_id]
+
+    def _arm_poll(self) -> None:
+        if self._poll is None:
+            seconds = self._engine.settings.poll_interval_ms / 1000 * random.uniform(0.8, 1.2)
+            self._poll = asyncio.get_running_loop().call_later(seconds, self._poll_all)
+
+    def _poll_all(self) -> None:
+        self._poll = None
+        if not self._waiting or self._closed:
+            return
+        for instance_id, turns in self._waiting.items():
+            for turn in turns:
+                self._look_again(instance_id, turn)
+        self._arm_poll()
+
+
+def _resolve(futures: set[asyncio.Future[None]] | tuple[()]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+def _draining() -> Refused:
+    return Refused(Reason.DRAINING, "the server is stopping")

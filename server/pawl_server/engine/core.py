@@ -7,17 +7,24 @@ scripts alone.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import string
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from pawl_server.domain.errors import Reason, Refused
+from pawl_server.engine.awaits import Awaits
+from pawl_server.engine.inbox import Inbox
+from pawl_server.engine.info import Info
+from pawl_server.engine.instances import Instances
+from pawl_server.engine.turns import Turns
+from pawl_server.engine.types import Types
 from pawl_server.settings import Settings
+from pawl_server.store.client import PartitionHandle, Store
 
-if TYPE_CHECKING:
-    from pawl_server.store.client import PartitionHandle, Store
+log = logging.getLogger(__name__)
 
-OnReady = Callable[["PartitionHandle", list[str]], None]
+OnReady = Callable[[PartitionHandle, list[str]], None]
 """Gets the partition and the `type:version` strings that became ready in it."""
 
 _RUN_CHARS = string.ascii_lowercase + string.digits
@@ -36,22 +43,37 @@ class Engine:
     """Shared parts of the engine, and its parts by noun.
 
     `on_ready` is called in the same tick as the reply that made something ready; delivery sets it. `now_ms`
-    is passed to every script: 0, except in virtual-time namespaces.
+    is passed to every script: 0, except in virtual-time namespaces. `low_disk` is set by whoever watches the
+    disk of an embedded server.
     """
 
     def __init__(self, store: Store, settings: Settings, server_run: str) -> None:
-        from pawl_server.engine.awaits import Awaits
-
         self.store = store
         self.settings = settings
         self.limits = settings.limits
         self.namespace = settings.namespace
         self.server_run = server_run
         self.now_ms = 0
+        self.low_disk = False
         self.on_ready: OnReady = _nobody
         self.awaits = Awaits(self)
+        self.inbox = Inbox(self)
+        self.instances = Instances(self)
+        self.turns = Turns(self)
+        self.types = Types(self)
+        self.info = Info(self)
 
     def ready(self, partition: PartitionHandle, types: list[str]) -> None:
-        """Passes on what a reply says became ready; cheap when nothing did."""
+        """Passes on what a reply says became ready; cheap when nothing did. Never raises."""
         if types:
-            self.on_ready(partition, types)
+            try:
+                self.on_ready(partition, types)
+            except Exception:
+                log.exception("the hint that %s are ready was lost; the poll will find them", types)
+
+    def admit(self) -> None:
+        """Raises Refused(OVERLOADED) while new work must be kept out so that running turns can end."""
+        if self.store.memory_pressure:
+            raise Refused(Reason.OVERLOADED, "Redis is near its memory limit; running turns go on")
+        if self.low_disk:
+            raise Refused(Reason.OVERLOADED, "the data folder's disk is nearly full; running turns go on")

@@ -1,0 +1,33 @@
+"""Times: whole milliseconds inside, Timestamp and Duration of protobuf outside."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from pawl_server.domain.errors import InvalidField
+
+SECOND = 1_000
+HOUR = 3_600 * SECOND
+DAY = 24 * HOUR
+
+
+def timestamp(ms: int) -> Timestamp:
+    """Engine time in ms since the epoch as a Timestamp."""
+    return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+
+
+def duration(ms: int) -> Duration:
+    """A span of ms, not below 0, as a Duration."""
+    return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+
+
+def duration_ms(field: str, value: Duration, low: int, high: int) -> int:
+    """A Duration in whole ms, rounded up; raises InvalidField unless it is within `low` to `high` ms."""
+    seconds, nanos = value.seconds, value.nanos
+    if not -999_999_999 <= nanos <= 999_999_999 or (seconds > 0 > nanos) or (seconds < 0 < nanos):
+        raise InvalidField(field, "is not a valid duration")
+    ms = seconds * 1000 + -(-nanos // 1_000_000)
+    if not low <= ms <= high:
+        raise InvalidField(field, f"is {ms} ms, not within {low} to {high} ms")
+    return ms

@@ -1,0 +1,138 @@
+"""Instances: create, read, list."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pawl.v1.instance_pb2 import Instance, InstanceStatus
+from pawl_server.domain.cursor import page_position, page_token
+from pawl_server.domain.errors import BodyConflict, LimitExceeded, NotFound
+from pawl_server.domain.times import duration, timestamp
+from pawl_server.engine import views
+from pawl_server.engine.coalesce import Coalescer
+from pawl_server.store import scripts_gen
+from pawl_server.store.records import birth, instance_record
+from pawl_server.store.scripts_gen import (
+    CreateItem,
+    CreateOk,
+    CreateReply,
+    GetInstanceItem,
+    GetInstanceOk,
+    GetInstanceReply,
+)
+
+if TYPE_CHECKING:
+    from pawl_server.engine.core import Engine
+    from pawl_server.store.client import PartitionHandle
+
+__all__ = ["CreateItem", "Instances"]
+
+_KIND = "instances"
+
+
+class Instances:
+    """Instances of all partitions."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._creates: Coalescer[CreateItem, CreateReply] = Coalescer(
+            lambda partition, items: partition.call(
+                scripts_gen.CREATE,
+                scripts_gen.create_args(
+                    now_ms=engine.now_ms, max_state=engine.limits.state_bytes, items=items
+                ),
+            ),
+            scripts_gen.create_decode,
+        )
+        self._reads: Coalescer[GetInstanceItem, GetInstanceReply] = Coalescer(
+            lambda partition, items: partition.call(
+                scripts_gen.GET_INSTANCE,
+                scripts_gen.get_instance_args(now_ms=engine.now_ms, items=items),
+            ),
+            scripts_gen.get_instance_decode,
+        )
+
+    async def create(self, item: CreateItem) -> Instance:
+        """Creates an instance; returns it as it was created, without its state, also for a repeat.
+
+        Raises BodyConflict, LimitExceeded, Refused(OVERLOADED) or a StoreError.
+        """
+        self._engine.admit()
+        partition = self._engine.store.partition_of(item.id)
+        reply = await self._creates.submit(partition, item, len(item.state))
+        match reply:
+            case CreateOk(incarnation=incarnation, created_ms=created_ms):
+                return Instance(
+                    id=item.id,
+                    workflow_type=item.type,
+                    version=item.version,
+                    incarnation=incarnation,
+                    status=InstanceStatus.INSTANCE_STATUS_IDLE,
+                    create_time=timestamp(created_ms),
+                    head_turn=1,
+                    oldest_kept_turn=1,
+                    lease_timeout=duration(item.lease_ms) if item.lease_ms else None,
+                    max_attempts=item.max_attempts,
+                    last_seq=1,
+                )
+            case scripts_gen.CreateLimitExceeded(limit=limit, value=value, max=maximum):
+                raise LimitExceeded(limit, value, maximum)
+            case scripts_gen.CreateBodyConflict():
+                raise BodyConflict("instance", item.id, "exists with another type, version, state or setting")
+
+    async def get(self, instance_id: str) -> Instance:
+        """Reads an instance with its state. Raises NotFound or a StoreError."""
+        partition = self._engine.store.partition_of(instance_id)
+        reply = await self._reads.submit(partition, GetInstanceItem(instance_id))
+        if not isinstance(reply, GetInstanceOk):
+            raise NotFound("instance", instance_id)
+        return views.instance(
+            instance_id, instance_record(reply.record), birth(reply.tv, reply.birth), reply.state
+        )
+
+    async def list(self, workflow_type: str, page_size: int, token: str) -> tuple[list[Instance], str]:
+        """Reads a page of the instances of a type in order of creation, and the token of the next page.
+
+        All partitions are asked for what comes after the last instance of the page before and the answers
+        merged by creation time and id, so that no page skips or repeats one (R-READ-4). Raises
+        Refused(CURSOR_STALE) or a StoreError.
+        """
+        after_ms, after_id = 0, ""
+        if token:
+            after_ms, after_id = page_position(token, _KIND, workflow_type, int, str)
+        pages = await asyncio.gather(
+            *(
+                self._page(partition, workflow_type, after_ms, after_id, page_size + 1)
+                for partition in self._engine.store.partitions
+            )
+        )
+        found = sorted((entry for page in pages for entry in page), key=_by_creation)
+        instances = [instance for _, _, instance in found[:page_size]]
+        if len(found) <= page_size:
+            return instances, ""
+        last_ms, last_id, _ = found[page_size - 1]
+        return instances, page_token(_KIND, workflow_type, last_ms, last_id)
+
+    async def _page(
+        self, partition: PartitionHandle, workflow_type: str, after_ms: int, after_id: str, limit: int
+    ) -> list[tuple[int, str, Instance]]:
+        result = await scripts_gen.list_instances(
+            partition,
+            now_ms=self._engine.now_ms,
+            type=workflow_type,
+            after_ms=after_ms,
+            after_id=after_id,
+            limit=limit,
+        )
+        page: list[tuple[int, str, Instance]] = []
+        for raw_id, record, tv, origin in result.replies[0].entries:
+            born = birth(tv.decode(), origin)
+            instance_id = raw_id.decode()
+            shown = views.instance(instance_id, instance_record(record), born)
+            page.append((born.created_ms, instance_id, shown))
+        return page
+
+
+def _by_creation(entry: tuple[int, str, Instance]) -> tuple[int, str]:
+    return entry[:2]

@@ -1,0 +1,60 @@
+"""What a reply that is not OK, or a failed call, means to the worker that asked."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Any
+
+from pawl_server.domain.errors import LimitExceeded, NotFound, Reason, Refused
+from pawl_server.domain.lease import Lease
+from pawl_server.store.errors import StoreMemory, StoreMoving, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+OVER = frozenset((Reason.STALE_FENCE, Reason.LEASE_ENDED, Reason.NOT_FOUND, Reason.SUPERSEDED))
+"""Reasons that say: the lease is over for this stream."""
+
+
+def refused(lease: Lease, reply: Any) -> Refused:
+    """The refusal for any reply word but OK and ALREADY, and for any exception that took a reply's place."""
+    if isinstance(reply, Exception):
+        return _failed(reply)
+    word: str = reply.word
+    match word:
+        case "GAP":
+            return Refused(word, f"the last command applied is {reply.last}", {"last": str(reply.last)})
+        case "LEASE_ENDED":
+            return ended(reply.how)
+        case "LIMIT_EXCEEDED":
+            return LimitExceeded(reply.limit, reply.value, reply.max)
+        case "WRONG_STATE":
+            return Refused(word, f"not in state {reply.state}", {"state": reply.state})
+        case "NOT_FOUND":
+            return NotFound("instance", lease.instance_id)
+        case "BODY_CONFLICT":
+            return Refused(word, "a command with this number and another body was applied before")
+        case "SUPERSEDED":
+            return Refused(word, "a newer stream of the session has the lease")
+        case "STALE_FENCE":
+            return Refused(word, f"fence {lease.fence} is not the current one of {lease.instance_id}")
+    raise AssertionError(f"unexpected reply {word}")
+
+
+def ended(how: str) -> Refused:
+    """The lease ended before; `how` is one of the endings of lib/record.lua."""
+    return Refused(Reason.LEASE_ENDED, f"the lease is over: {how}", {"how": how})
+
+
+def _failed(error: Exception) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, StoreMoving):
+        return Refused(Reason.MOVING, str(error))
+    if isinstance(error, StoreMemory):
+        return Refused(Reason.OVERLOADED, str(error))
+    if isinstance(error, StoreUnavailable):
+        return Refused(Reason.STORE_UNAVAILABLE, str(error))
+    incident = secrets.token_hex(4)
+    log.error("incident %s: %s", incident, error, exc_info=error)
+    return Refused(Reason.INTERNAL, f"internal error, incident {incident}", {"incident": incident})

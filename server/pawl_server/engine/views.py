@@ -1,0 +1,150 @@
+"""What is stored, as the messages of pawl.v1: each record is decoded once and each message built once."""
+
+from __future__ import annotations
+
+from pawl.v1.failure_pb2 import Failure
+from pawl.v1.instance_pb2 import Instance, InstanceStatus
+from pawl.v1.payload_pb2 import Payload
+from pawl.v1.step_pb2 import Step
+from pawl.v1.turn_pb2 import Origin, Turn
+from pawl_server.domain.payload import from_blob
+from pawl_server.domain.states import TurnState
+from pawl_server.domain.times import duration, timestamp
+from pawl_server.store.records import (
+    Birth,
+    FailureRecord,
+    InstanceRecord,
+    MessageRecord,
+    Receipt,
+    StepRecord,
+    TurnView,
+)
+
+_PAUSED, _DELETING = 1, 2
+
+
+def payload(blob: bytes) -> Payload:
+    """A stored payload; an empty blob gives an empty one."""
+    encoding, data = from_blob(blob)
+    return Payload(encoding=encoding, data=data)
+
+
+def step(position: int, record: StepRecord) -> Step:
+    """A saved step; `position` counts from 1."""
+    return Step(
+        position=position,
+        key=record.key,
+        kind=record.kind,
+        output=payload(record.blob),
+        save_time=timestamp(record.saved_ms),
+        attempt=record.attempt,
+    )
+
+
+def failure(record: FailureRecord) -> Failure:
+    """Why an attempt failed."""
+    return Failure(
+        reason=record.reason,
+        message=record.message,
+        details=payload(record.details) if record.details else None,
+        non_retryable=record.final,
+        truncated=record.truncated,
+        attempt=record.attempt,
+        fail_time=timestamp(record.failed_ms),
+    )
+
+
+def origin(record: MessageRecord) -> Origin | None:
+    """How a message came to be; None if its sender said nothing."""
+    if record.from_turn:
+        return Origin(continuation=Origin.Continuation(turn=record.from_turn, message_id=record.from_id))
+    return Origin(client=record.origin) if record.origin else None
+
+
+def status(record: InstanceRecord) -> InstanceStatus.ValueType:
+    """What an instance is doing, from its record."""
+    if record.flags & _DELETING:
+        return InstanceStatus.INSTANCE_STATUS_DELETING
+    if record.flags & _PAUSED:
+        return InstanceStatus.INSTANCE_STATUS_PAUSED
+    if record.state == TurnState.FAILED:
+        return InstanceStatus.INSTANCE_STATUS_BLOCKED
+    if record.pending > 0:
+        return InstanceStatus.INSTANCE_STATUS_ACTIVE
+    return InstanceStatus.INSTANCE_STATUS_IDLE
+
+
+def instance(instance_id: str, record: InstanceRecord, born: Birth, state: bytes | None = None) -> Instance:
+    """An instance; `state` None leaves its state out."""
+    return Instance(
+        id=instance_id,
+        workflow_type=born.type,
+        version=born.version,
+        incarnation=record.incarnation,
+        status=status(record),
+        state=None if state is None else payload(state),
+        create_time=timestamp(born.created_ms),
+        pending_turns=record.pending,
+        head_turn=record.head,
+        last_turn=record.tail,
+        oldest_kept_turn=record.kept,
+        lease_timeout=duration(born.lease_ms) if born.lease_ms else None,
+        max_attempts=born.max_attempts,
+        last_seq=record.seq,
+    )
+
+
+def turn(
+    instance_id: str,
+    record: InstanceRecord,
+    view: TurnView,
+    *,
+    payloads: bool = True,
+    steps: bool = True,
+) -> Turn:
+    """A turn. `payloads` False leaves out message, steps and reply, `steps` False only the steps."""
+    shown = Turn(instance_id=instance_id, incarnation=record.incarnation, turn=view.turn)
+    if view.receipt is not None:
+        _finished(shown, view.receipt, payloads)
+    elif view.turn == record.head:
+        _head(shown, record)
+    else:
+        shown.state = TurnState.QUEUED  # pyright: ignore[reportAttributeAccessIssue]
+    if view.message is not None:
+        _message(shown, view.message, payloads)
+    if payloads and steps:
+        shown.steps.extend(step(at, saved) for at, saved in enumerate(view.steps, 1))
+    if view.failure is not None:
+        shown.last_failure.CopyFrom(failure(view.failure))
+    return shown
+
+
+def _finished(shown: Turn, done: Receipt, payloads: bool) -> None:
+    shown.state = done.state  # pyright: ignore[reportAttributeAccessIssue]
+    shown.attempt = done.attempts
+    shown.step_count = done.steps
+    shown.continuation_turn = done.continuation
+    shown.finish_time.CopyFrom(timestamp(done.finished_ms))
+    if done.trimmed:
+        shown.trimmed = True
+        shown.message_id = done.message_id
+        shown.admit_time.CopyFrom(timestamp(done.admitted_ms))
+    elif payloads and done.reply is not None:
+        shown.reply.CopyFrom(payload(done.reply))
+
+
+def _head(shown: Turn, record: InstanceRecord) -> None:
+    shown.state = record.state  # pyright: ignore[reportAttributeAccessIssue]
+    shown.attempt = record.attempt
+    shown.step_count = record.steps
+    if record.deadline_ms and record.state in (TurnState.RUNNING, TurnState.BACKOFF):
+        shown.due_time.CopyFrom(timestamp(record.deadline_ms))
+
+
+def _message(shown: Turn, message: MessageRecord, payloads: bool) -> None:
+    shown.message_id = message.message_id
+    shown.admit_time.CopyFrom(timestamp(message.admitted_ms))
+    if (source := origin(message)) is not None:
+        shown.origin.CopyFrom(source)
+    if payloads:
+        shown.message.CopyFrom(payload(message.blob))
