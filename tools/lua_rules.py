@@ -38,7 +38,7 @@ GLOBALS = frozenset(
         *("string", "table", "tonumber", "tostring", "type", "unpack"),
     }
 )
-WRITERS = frozenset({"unit"})
+WRITERS = frozenset({"commit"})
 """Libs that may write; scripts may with `@writes direct`."""
 STATE_WRITERS = frozenset({"wake", "inbox", "view"})
 """Libs that may assign the state of a head: `transition`, the inbox for a new one, the view of queries."""
@@ -108,7 +108,7 @@ def _check_command(path: Path, number: int, command: str, may_write: bool) -> It
     if command not in READ_COMMANDS | WRITE_COMMANDS:
         yield Finding(path, number, f"{command} is in neither command list of tools/lua_rules.py")
     elif command in WRITE_COMMANDS and not may_write:
-        yield Finding(path, number, f"{command} writes: only lib/unit.lua and '@writes direct' scripts may")
+        yield Finding(path, number, f"{command} writes: only lib/commit.lua and '@writes direct' scripts may")
     if command == "TIME" and path.stem != "clock":
         yield Finding(path, number, "only lib/clock.lua reads the time")
 

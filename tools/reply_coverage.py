@@ -1,7 +1,7 @@
-"""Fails if a script can answer a word that no test of the last run produced: `python
-tools/reply_coverage.py`.
+"""Fails if a script can answer a word that no test of the last run produced.
 
-Compares the @reply lines of the headers with what tests/support/reply_log.py wrote. Run it after all tests.
+`python tools/reply_coverage.py`, after all tests. Compares the @reply lines of the headers with what
+tests/support/reply_log.py wrote.
 """
 
 import sys

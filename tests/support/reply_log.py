@@ -1,8 +1,6 @@
-"""Which (script, reply word) pairs a test run produced. A pytest plugin; tools/reply_coverage.py reads the
-files.
+"""Which (script, reply word) pairs a test run produced. A pytest plugin; tools/reply_coverage.py reads it.
 
-Every test process writes one file at the end of its session; the files of earlier runs are removed at the
-start.
+Every test process writes one file at the end of its session; files of earlier runs are removed at the start.
 """
 
 from __future__ import annotations

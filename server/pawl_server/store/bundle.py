@@ -134,8 +134,7 @@ def make_bundle(
     before += guard(header).splitlines() if guard else []
     lines: list[tuple[SourceLine, str]] = [((_PREAMBLE, 0), line) for line in before]
     numbers = {one.name: one.number for one in definitions if one.number}
-    emitted = [(one.path, numbered) for one in definitions if not one.number for numbered in one.lines]
-    lines += [((source, number), _inline(line, numbers)) for source, (number, line) in emitted]
+    lines += _emit(definitions, numbers)
     lines += [((_PREAMBLE, 0), line) for line in _argument_locals(header)]
     lines += [((path, number), _inline(line, numbers)) for number, line in expanded]
     source = "\n".join(line for _, line in lines) + "\n"
@@ -147,6 +146,19 @@ def make_bundle(
         definitions=tuple(definitions),
         origins=tuple(origin for origin, _ in lines),
     )
+
+
+def library_text(names: Iterable[str], libs: Mapping[str, Lib]) -> str:
+    """Returns the Lua text of the named definitions and all that they use, to run helpers on their own.
+
+    Raises KeyError for a name that no lib defines.
+    """
+    by_name = {one.name: lib for lib in libs.values() for one in lib.definitions}
+    wanted = list(names)
+    includes = [by_name[name].name for name in wanted]
+    definitions = _shake(wanted, _available(LUA, includes, libs))
+    numbers = {one.name: one.number for one in definitions if one.number}
+    return "".join(f"{line}\n" for _, line in _emit(definitions, numbers))
 
 
 def parse_lib(path: Path, text: str) -> Lib:
@@ -264,6 +276,12 @@ def _shake(used: Iterable[str], available: Sequence[Definition]) -> list[Definit
             reached.add(name)
             todo += [use for use in by_name[name].uses if use in by_name]
     return [one for one in available if one.name in reached]
+
+
+def _emit(definitions: Iterable[Definition], numbers: Mapping[str, str]) -> list[tuple[SourceLine, str]]:
+    """The lines of the definitions that remain definitions, with the numbers in place."""
+    chosen = ((one.path, number, line) for one in definitions if not one.number for number, line in one.lines)
+    return [((path, number), _inline(line, numbers)) for path, number, line in chosen]
 
 
 def _inline(line: str, numbers: Mapping[str, str]) -> str:
