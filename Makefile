@@ -29,6 +29,7 @@ demo: $(SERVER) ## Watch real documents go through a durable workflow, with a wo
 
 test: $(DEV) ## Run all tests in random order, in parallel, then the coverage of script replies and rules
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@$(if $(strip $(ARGS)),,$(BIN)/python tools/reply_coverage.py)
 	@$(BIN)/python tools/spec_coverage.py
 
 test-lua: $(DEV) ## Run the tests of the Lua scripts alone
