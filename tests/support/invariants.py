@@ -319,7 +319,7 @@ def _wanted_fields(one: Instance) -> set[str]:
 def _check_ledger(p: Partition) -> Iterator[str]:
     """G10: seq is dense, and the newest event carries the present status."""
     names = {number: name for name, number in constants("ledger").items()}
-    keep = constants("unit")["LEDGER_KEEP"]
+    keep = constants("commit")["LEDGER_KEEP"]
     for one in p.instances.values():
         events, seq = p.keys.get(f"e:{one.id}") or [], one.r["SEQ"]
         if not min(seq, keep) <= len(events) <= min(seq, keep + _LEDGER_STEP - 1):

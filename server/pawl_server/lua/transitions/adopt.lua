@@ -13,7 +13,7 @@
 -- @emits ATTEMPT_STARTED
 -- @oom   allow
 -- @spec  R-LEASE-7
---!include lease
+--!include lease commit
 
 local function ordinal(conn)
   return conn ~= 0 and tonumber(string.match(conn, '^[^.]*%.(%d+)')) or 0

@@ -7,7 +7,7 @@
 -- @reply DONE | PENDING | NOT_FOUND
 -- @oom   allow
 -- @spec  R-AWAIT-1
---!include settle
+--!include settle commit
 
 local now = meta_load(now_ms)
 local replies = {}

@@ -20,7 +20,7 @@
 -- @emits ATTEMPT_STARTED
 -- @oom   allow
 -- @spec  R-STEP-1, R-STEP-2, R-STEP-3, R-CMD-1
---!include command step
+--!include command step commit
 
 local now = meta_load(now_ms)
 local replies = {}

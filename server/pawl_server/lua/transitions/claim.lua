@@ -12,7 +12,7 @@
 -- @reply OK(more bool, turns list)
 -- @oom   allow
 -- @spec  R-LEASE-1, R-LEASE-2, R-DELIVER-1
---!include claim
+--!include claim commit
 
 local now = meta_load(now_ms)
 local replies, bytes = {}, 0

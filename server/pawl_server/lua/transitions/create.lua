@@ -13,7 +13,7 @@
 -- @emits CREATED
 -- @oom   deny
 -- @spec  R-CREATE-1, R-CREATE-2
---!include born limits settle
+--!include born limits settle commit
 
 local now = meta_load(now_ms)
 local replies = {}

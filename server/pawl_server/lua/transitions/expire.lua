@@ -11,7 +11,7 @@
 -- @emits ATTEMPT_EXPIRED, ATTEMPT_LOST, TURN_FAILED
 -- @oom   allow
 -- @spec  R-EXPIRE-1, R-EXPIRE-2, R-EXPIRE-3, R-EXPIRE-4
---!include expire history
+--!include expire history commit
 
 local now = meta_load(now_ms)
 local entries = redis.call('ZRANGEBYSCORE', T .. 'due', '-inf', now, 'LIMIT', 0, limit)

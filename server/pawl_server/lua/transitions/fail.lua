@@ -20,7 +20,7 @@
 -- @emits ATTEMPT_STARTED, ATTEMPT_FAILED, TURN_FAILED
 -- @oom   allow
 -- @spec  R-FAIL-1, R-FAIL-2, R-FAIL-3, R-CMD-1
---!include command retry
+--!include command retry commit
 
 local now = meta_load(now_ms)
 local replies = {}

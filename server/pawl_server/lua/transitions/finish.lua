@@ -36,7 +36,7 @@
 -- @emits ATTEMPT_STARTED, TURN_COMPLETED, TURN_ADMITTED
 -- @oom   allow
 -- @spec  R-FINISH-1, R-FINISH-2, R-FINISH-3, R-FINISH-4, R-CMD-1
---!include command step claim history limits
+--!include command step claim history limits commit
 
 local now = meta_load(now_ms)
 

@@ -15,7 +15,7 @@
 -- @emits ATTEMPT_STARTED
 -- @oom   allow
 -- @spec  R-LEASE-8
---!include orphan
+--!include orphan commit
 
 local now = meta_load(now_ms)
 local replies = {}

@@ -14,7 +14,7 @@
 -- @emits TURN_RELEASED
 -- @oom   allow
 -- @spec  R-LEASE-9, R-CMD-1
---!include command retry
+--!include command retry commit
 
 local now = meta_load(now_ms)
 local replies = {}

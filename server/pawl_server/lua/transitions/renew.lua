@@ -13,7 +13,7 @@
 -- @emits ATTEMPT_STARTED
 -- @oom   allow
 -- @spec  R-LEASE-3, R-LEASE-4, R-LEASE-6
---!include lease
+--!include lease commit
 
 local now = meta_load(now_ms)
 local replies = {}

@@ -22,7 +22,7 @@
 -- @emits CREATED, TURN_ADMITTED
 -- @oom   deny
 -- @spec  R-SEND-1, R-SEND-2, R-SEND-3, R-SEND-4
---!include born inbox limits settle receipt
+--!include born inbox limits settle receipt commit
 
 local now = meta_load(now_ms)
 

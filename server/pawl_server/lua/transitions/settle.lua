@@ -8,7 +8,7 @@
 -- @reply OK(state int) | NOT_FOUND
 -- @oom   allow
 -- @spec  R-SETTLE-1
---!include settle
+--!include settle commit
 
 local now = meta_load(now_ms)
 local replies = {}

@@ -11,7 +11,7 @@
 -- @reply OK(cursor str, scanned int, repaired int, orphaned int)
 -- @oom   allow
 -- @spec  R-SWEEP-1, R-SWEEP-2
---!include orphan settle
+--!include orphan settle commit
 
 local now = meta_load(now_ms)
 local page = redis.call('SSCAN', T .. 'busy', cursor, 'COUNT', limit)

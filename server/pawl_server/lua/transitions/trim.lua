@@ -7,7 +7,7 @@
 -- @reply OK(trimmed int, next_ms int) | NOT_FOUND
 -- @oom   allow
 -- @spec  R-TRIM-1, R-TRIM-2, R-TRIM-3
---!include history settle
+--!include history settle commit
 
 local now = meta_load(now_ms)
 local replies = {}

@@ -1,0 +1,156 @@
+--!include unit
+-- Part two of a script, the one place that writes: prepared values, merged over the whole list.
+
+local LEDGER_KEEP = 200
+
+-- A write whose argument list may be long: Lua unpacks some thousands of values at most. Chunks are even, for pairs.
+local function unit_write(command, key, values)
+  local n = #values
+  if n <= 1000 then
+    redis.call(command, key, unpack(values))
+    return
+  end
+  for from = 1, n, 1000 do
+    redis.call(command, key, unpack(values, from, math.min(from + 999, n)))
+  end
+end
+
+local function unit_write_instance(u)
+  if #u.put > 0 then
+    unit_write('HSET', u.key, u.put)
+  end
+  if u.drop then
+    unit_write('HDEL', u.key, u.drop)
+  end
+  if u.events then
+    unit_write('RPUSH', T .. 'e:' .. u.id, u.events)
+    if u.trim_ledger then
+      redis.call('LTRIM', T .. 'e:' .. u.id, -LEDGER_KEEP, -1)
+    end
+  end
+end
+
+local function unit_write_zset(key, entries)
+  local add, rem = {}, {}
+  for member, score in pairs(entries) do
+    if score then
+      add[#add + 1] = score
+      add[#add + 1] = member
+    else
+      rem[#rem + 1] = member
+    end
+  end
+  if #add > 0 then
+    unit_write('ZADD', key, add)
+  end
+  if #rem > 0 then
+    unit_write('ZREM', key, rem)
+  end
+end
+
+local function unit_write_ready()
+  local types, lower, gone = {}, {}, {}
+  for tv, ready in pairs(READY) do
+    unit_write_zset(T .. 'ready:' .. tv .. ':0', ready.change)
+    if ready.told then
+      redis.call('ZREM', T .. 'waiting:' .. tv, ready.told)
+    end
+    if ready.earliest then
+      types[#types + 1] = ready.earliest
+      types[#types + 1] = tv
+    elseif ready.earliest == false then
+      gone[#gone + 1] = tv
+    elseif ready.added and not ready.listed then
+      lower[#lower + 1] = ready.added
+      lower[#lower + 1] = tv
+    end
+  end
+  if #types > 0 then
+    redis.call('ZADD', T .. 'types', unpack(types))
+  end
+  if #lower > 0 then
+    redis.call('ZADD', T .. 'types', 'LT', unpack(lower))
+  end
+  if #gone > 0 then
+    redis.call('ZREM', T .. 'types', unpack(gone))
+  end
+end
+
+local function unit_write_sets(server)
+  local add, rem = {}, {}
+  for id, member in pairs(BUSY) do
+    if member then
+      add[#add + 1] = id
+    else
+      rem[#rem + 1] = id
+    end
+  end
+  if #add > 0 then
+    unit_write('SADD', T .. 'busy', add)
+  end
+  if #rem > 0 then
+    unit_write('SREM', T .. 'busy', rem)
+  end
+  for name, entries in pairs(INDEX) do
+    unit_write('ZADD', T .. 'ids:' .. name, entries)
+  end
+  for tv, expiry in pairs(WAITERS) do
+    if expiry then
+      redis.call('ZADD', T .. 'waiting:' .. tv, expiry, server)
+    else
+      redis.call('ZREM', T .. 'waiting:' .. tv, server)
+    end
+  end
+end
+
+-- Part two. `server` is the run id of the caller; the answer is the list of type:version that became ready.
+local function unit_commit(server)
+  local ready = {}
+  for i = 1, #ORDER do
+    local u = ORDER[i]
+    if u.dirty then
+      unit_set(u, 'r', record_pack(u.r))
+    end
+    if u.drop then
+      -- What was removed and set again stays.
+      for d = #u.drop, 1, -1 do
+        if u.set[u.drop[d]] ~= false then
+          table.remove(u.drop, d)
+        end
+      end
+      if #u.drop == 0 then
+        u.drop = nil
+      end
+    end
+  end
+  for tv, overlay in pairs(READY) do
+    if overlay.added then
+      ready[#ready + 1] = tv
+    end
+  end
+  local meta = {}
+  if META.fence_used then
+    meta[1], meta[2] = 'fence', string.format('%.0f', META.fence)
+  end
+  if META.incarnation_used then
+    meta[#meta + 1] = 'incarnation'
+    meta[#meta + 1] = string.format('%.0f', META.incarnation)
+  end
+  -- From here on only writes.
+  if #meta > 0 then
+    redis.call('HSET', T .. 'meta', unpack(meta))
+  end
+  for i = 1, #ORDER do
+    local u = ORDER[i]
+    if u.r then
+      unit_write_instance(u)
+    end
+  end
+  unit_write_zset(T .. 'due', DUE)
+  unit_write_ready()
+  unit_write_sets(server)
+  for i = 1, #PUBLISH, 2 do
+    redis.call('SPUBLISH', T .. 'ch:' .. PUBLISH[i], PUBLISH[i + 1])
+  end
+  return ready
+end
