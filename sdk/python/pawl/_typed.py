@@ -27,6 +27,7 @@ _PARSED: dict[type, Convert] = {
     UUID: UUID,
     Decimal: Decimal,
 }
+_SCALARS: tuple[Any, ...] = (str, int, float, bool, type(None), None)
 _SEQUENCES: dict[Any, Callable[[list[Any]], Any]] = {
     list: list,
     Sequence: list,
@@ -111,8 +112,20 @@ def converter(annotation: Any) -> Convert | None:
     return None
 
 
+def builds(annotation: Any) -> bool:
+    """True if an annotation asks for objects that JSON itself does not give."""
+    origin = typing.get_origin(annotation)
+    if origin is None:
+        return annotation not in _SCALARS and converter(annotation) is not None
+    if origin in (set, frozenset, tuple):
+        return True
+    return any(builds(argument) for argument in typing.get_args(annotation))
+
+
 @functools.cache
 def _of_class(cls: Any) -> Convert | None:
+    if cls is None:
+        return _of_scalar(type(None))
     if not isinstance(cls, type):
         return None
     if is_struct(cls):
@@ -125,7 +138,7 @@ def _of_class(cls: Any) -> Convert | None:
         return _parsed(_PARSED.get(cls, cls), cls.__name__)
     if cls in (set, frozenset, tuple):
         return _of_sequence(cls, Any)
-    if cls in (str, int, float, bool, type(None)):
+    if cls in _SCALARS:
         return _of_scalar(cls)
     return None
 

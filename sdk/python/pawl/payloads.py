@@ -26,7 +26,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from pawl._typed import TypeMismatch, converter, is_model, is_struct, to_builtins
+from pawl._typed import TypeMismatch, builds, converter, is_model, is_struct, to_builtins
 from pawl.errors import PayloadError
 from pawl.v1.payload_pb2 import Payload
 
@@ -107,11 +107,11 @@ def is_unset(payload: Payload) -> bool:
 
 
 def decoder_for(annotation: Any) -> Decoder:
-    """Gives the decoder of an annotation; the plain one where it asks for nothing special.
+    """Gives the decoder of an annotation; the plain one where it asks for nothing but JSON types.
 
     Build it once and keep it: looking at types is slow, decoding is not.
     """
-    convert = converter(annotation)
+    convert = converter(annotation) if builds(annotation) else None
     if convert is None:
         return decode
     if is_struct(annotation):

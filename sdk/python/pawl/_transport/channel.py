@@ -142,6 +142,7 @@ class WorkCall:
     def __init__(self, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=channel_options(own_connection=True))
         self._call = WorkerServiceStub(self._channel).Work()
+        self._closed = False
 
     async def write(self, frame: WorkRequest) -> bool:
         """Sends a frame; False if the stream is over, for the reason that `read` tells."""
@@ -157,9 +158,20 @@ class WorkCall:
             frame: Any = await self._call.read()
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error) from None
+        except asyncio.CancelledError:
+            # Cancelling the call shows in its reader like cancelling the task that reads.
+            if self._closed and not _being_cancelled():
+                raise Unavailable("the stream was cut") from None
+            raise
         return None if frame is grpc.aio.EOF else frame
 
     async def close(self) -> None:
         """Cuts the stream and its connection."""
+        self._closed = True
         self._call.cancel()
         await self._channel.close()
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,62 @@
+"""Exceptions of handlers as failures of the wire."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pawl._convert import set_span
+from pawl.errors import PawlError, PayloadError, RetryableError, ServerError, WorkflowError
+from pawl.payloads import encode
+from pawl.v1.failure_pb2 import Failure
+from pawl.v1.worker_service_pb2 import Fail
+
+MAX_MESSAGE_BYTES = 2048
+MAX_DETAILS_BYTES = 8 * 1024
+MAX_RETRY_DELAY = 86_400.0
+
+
+def failure_message(reason: str, message: str, *, permanent: bool = False, details: Any = None) -> Failure:
+    """Builds a failure: text cut to its limit, a malformed reason mended, oversize details left out."""
+    data = message.encode(errors="replace")
+    failure = Failure(
+        reason=re.sub(r"[^A-Za-z0-9_.-]", "_", reason)[:128] or "ERROR",
+        message=data[:MAX_MESSAGE_BYTES].decode(errors="ignore"),
+        truncated=len(data) > MAX_MESSAGE_BYTES,
+        non_retryable=permanent,
+    )
+    if details is not None:
+        payload = encode(details)
+        if len(payload.data) <= MAX_DETAILS_BYTES:
+            failure.details.CopyFrom(payload)
+    return failure
+
+
+def limit_failure(error: ServerError) -> Failure:
+    """Failure of a turn whose command was refused for good."""
+    return failure_message(error.reason or error.code, str(error), permanent=True)
+
+
+def fail_of(error: BaseException) -> Fail:
+    """Says how an exception of a handler fails its attempt."""
+    text = str(error) or repr(error)
+    if isinstance(error, WorkflowError):
+        return _with_details(error.reason, text, error.details, permanent=True)
+    if isinstance(error, RetryableError):
+        fail = _with_details(error.reason, text, error.details, permanent=False)
+        if error.delay is not None:
+            set_span(fail.retry_delay, min(max(0.0, error.delay), MAX_RETRY_DELAY))
+        return fail
+    if isinstance(error, PayloadError):
+        reason = "UNDELIVERABLE" if error.decoding else "PayloadError"
+        return Fail(failure=failure_message(reason, text, permanent=not error.decoding))
+    return Fail(failure=failure_message(type(error).__name__, text))
+
+
+def _with_details(reason: str, text: str, details: Any, *, permanent: bool) -> Fail:
+    try:
+        return Fail(failure=failure_message(reason, text, permanent=permanent, details=details))
+    except PawlError as problem:
+        return Fail(
+            failure=failure_message(reason, f"{text} (details left out: {problem})", permanent=permanent)
+        )

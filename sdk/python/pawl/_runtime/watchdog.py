@@ -1,0 +1,99 @@
+"""Renews leases from a thread when the event loop is blocked, by a handler that computes without a pause."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pawl._runtime.coalesce import refusal_error
+from pawl._runtime.leases import chunks
+from pawl.errors import ServerError
+from pawl.v1.worker_service_pb2 import RenewResult
+
+log = logging.getLogger("pawl.worker")
+
+MAX_BLOCKED = 5.0
+"""Seconds after which a blocked loop is helped, however long its leases are."""
+
+
+class Renewer(Protocol):
+    """A blocking connection to the server."""
+
+    def renew(self, leases: Sequence[bytes], timeout: float) -> Sequence[RenewResult]:
+        """Renews leases. Raises ServerError."""
+        ...
+
+    def close(self) -> None:
+        """Closes the connection."""
+
+
+def patience(lease_timeout: float) -> float:
+    """Seconds that the loop may stay silent, for a lease of so many seconds."""
+    return min(MAX_BLOCKED, lease_timeout / 3)
+
+
+class Watchdog:
+    """Watches for the loop's ticks; without them, renews the leases of attempts whose task is alive.
+
+    It never adopts, so it can't take a lease from a stream.
+    """
+
+    def __init__(
+        self,
+        renewer: Renewer,
+        alive: Callable[[], list[bytes]],
+        over: Callable[[bytes, ServerError], None],
+    ) -> None:
+        self._renewer = renewer
+        self._alive = alive
+        self._over = over
+        self._patience = MAX_BLOCKED
+        self._last_tick = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="pawl-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self.tick()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Asks the thread to end; it closes its connection."""
+        self._stop.set()
+
+    def tick(self) -> None:
+        """Says that the loop is running."""
+        self._last_tick = time.monotonic()
+
+    @property
+    def tick_interval(self) -> float:
+        """Seconds between two ticks."""
+        return self._patience / 4
+
+    def expect(self, lease_timeout: float) -> None:
+        """Takes note of a lease of so many seconds."""
+        self._patience = min(self._patience, patience(lease_timeout))
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self.tick_interval):
+            blocked = time.monotonic() - self._last_tick
+            if blocked > self._patience:
+                self._renew(blocked)
+                self._stop.wait(self._patience / 2)
+        self._renewer.close()
+
+    def _renew(self, blocked: float) -> None:
+        leases = self._alive()
+        if not leases:
+            return
+        log.warning("the event loop has been blocked for %.1f s; renewing %d leases", blocked, len(leases))
+        try:
+            for part in chunks(leases):
+                for result in self._renewer.renew(part, max(1.0, self._patience)):
+                    if result.HasField("refusal"):
+                        self._over(result.lease, refusal_error(result.refusal))
+        except ServerError as error:
+            log.warning("leases not renewed: %s", error)
