@@ -1,0 +1,14 @@
+"""A private Valkey or Redis for one server: found, started, supervised, stopped."""
+
+from pawl_server.embedded.errors import EmbeddedError, FolderInUse, NoServerBinary, ServerDidNotStart
+from pawl_server.embedded.supervisor import Description, EmbeddedServer, EmbeddedSettings
+
+__all__ = [
+    "Description",
+    "EmbeddedError",
+    "EmbeddedServer",
+    "EmbeddedSettings",
+    "FolderInUse",
+    "NoServerBinary",
+    "ServerDidNotStart",
+]
