@@ -50,7 +50,7 @@ def test_rediss_verifies_certificates_unless_told_not_to() -> None:
 def test_urls_that_cannot_be_used_are_refused(url: str) -> None:
     with pytest.raises(StoreRefused) as caught:
         Endpoint.parse(url)
-    assert caught.value.setting == "redis"
+    assert caught.value.setting == "redis_url"
 
 
 @pytest.mark.parametrize(
