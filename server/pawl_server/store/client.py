@@ -250,7 +250,7 @@ async def _first_look(settings: StoreSettings, endpoint: Endpoint, deadline: flo
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, hiredis.ReplyError) and str(error).startswith(("WRONGPASS", "NOAUTH")):
                 raise StoreRefused(
-                    "redis", f"{endpoint.shown} does not accept the password: {error}"
+                    "redis_url", f"{endpoint.shown} does not accept the password: {error}"
                 ) from None
         await asyncio.sleep(random.uniform(0.05, 0.2))
     raise StoreUnavailable(

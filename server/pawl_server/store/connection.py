@@ -63,7 +63,7 @@ class Endpoint:
             )
         except (ValueError, TypeError, OSError, RedisError) as error:
             raise StoreRefused(
-                "redis", f"the URL {without_password(url)!r} cannot be used: {error}"
+                "redis_url", f"the URL {without_password(url)!r} cannot be used: {error}"
             ) from None
 
     async def dial(self, factory: Factory) -> object:
