@@ -93,6 +93,13 @@ class Harness:
         self, script: str, *, items: Sequence[Mapping[str, Any] | tuple[Any, ...]] = (), **args: Any
     ) -> Result[Any]:
         """Runs a script and decodes its answer. Raises ScriptError, WriteFailed for an injected failure."""
+        argv = self.argv(script, items=items, **args)
+        return self.decode(script, self._run(_bundles()[script], argv))
+
+    def argv(
+        self, script: str, *, items: Sequence[Mapping[str, Any] | tuple[Any, ...]] = (), **args: Any
+    ) -> list[Any]:
+        """The ARGV list of a call, with defaults."""
         header = _bundles()[script].header
         given = {"now_ms": self.now, "server": self.server, **args}
         values = {field.name: self._default(field, given) for field in header.args}
@@ -102,8 +109,15 @@ class Harness:
             values["items"] = [self.item(script, one) for one in items]
         else:
             assert not items, f"{script} takes no items"
-        argv = getattr(scripts_gen, f"{script}_args")(**values)
-        result: Result[Any] = getattr(scripts_gen, f"{script}_decode")(self._run(_bundles()[script], argv))
+        return getattr(scripts_gen, f"{script}_args")(**values)
+
+    def evalsha(self, script: str, argv: Sequence[Any]) -> tuple[Any, ...]:
+        """The command that runs a loaded script, for connections of the test's own."""
+        return ("EVALSHA", _bundles()[script].sha1, 1, f"{self.tag}meta", *argv, 0)
+
+    def decode(self, script: str, raw: Any) -> Result[Any]:
+        """Decodes a raw answer and notes its words for the coverage."""
+        result: Result[Any] = getattr(scripts_gen, f"{script}_decode")(raw)
         reply_log.record(script, (reply.word for reply in result.replies))
         return result
 
