@@ -25,13 +25,14 @@ local function instance_status(r)
   return 1
 end
 
-local function ledger_add(u, event, now, turn, state, detail)
+-- `attempt` is only needed for a turn that has left the head.
+local function ledger_add(u, event, now, turn, state, detail, attempt)
   local r = u.r
   r[SEQ] = r[SEQ] + 1
   if r[SEQ] % 64 == 0 then
     u.trim_ledger = true
   end
-  local attempt = turn == r[HEAD] and r[ATTEMPT] or 0
+  attempt = attempt or turn == r[HEAD] and r[ATTEMPT] or 0
   local events = u.events or {}
   u.events = events
   events[#events + 1] = cmsgpack.pack({ 1, event, META.gen, now, turn, attempt, state, instance_status(r), detail })

@@ -92,9 +92,9 @@ for at = FIRST, LAST, STRIDE do
       r[KBYTES] = r[KBYTES] + bytes
       lease_end(u, HOW_COMPLETED)
       transition(u, COMPLETED)
-      ledger_add(u, TURN_COMPLETED, now, turn, COMPLETED)
       notify_awaiting(u, turn, server)
       inbox_advance(u, now, server)
+      ledger_add(u, TURN_COMPLETED, now, turn, COMPLETED, nil, h[R_ATTEMPTS])
       if has_next then
         local from = cmsgpack.unpack(unit_get(u, turn .. '.m'))[2]
         h[R_NEXT] = inbox_admit(u, now, server, 'continue-' .. turn, next_digest, next_message, '', turn, from)

@@ -1,0 +1,20 @@
+"""Table tests of the transitions on a real server. The invariants hold after every test that has a `driver`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.driver import Driver
+from tests.support.redis_server import RedisServer, redis_server, redis_url
+
+__all__ = ["redis_server", "redis_url"]
+
+
+@pytest.fixture
+def driver(redis_server: RedisServer, redis_url: str) -> Iterator[Driver]:
+    """A fresh partition in virtual time; the invariants are checked after the test."""
+    driver = Driver(redis_server)
+    yield driver
+    assert driver.violations() == []
