@@ -1,6 +1,6 @@
 """What a lane costs: CPU of this process per script call, in batches.
 
-    python bench/lane_bench.py [--url unix:///path | redis://host:port] [--calls 200000]
+    python -m bench.lane_bench [--url unix:///path | redis://host:port] [--calls 200000]
 
 Prints one JSON line per batch size: `python_us` is CPU time of this process per call (building the command,
 the flush, parsing the reply, waking the caller), `calls_per_s` the rate with one batch after the other.

@@ -84,6 +84,7 @@ async def test_replies_cut_anywhere_are_put_together(connect: Connect, redis_url
         assert [value(await future).decode() for future in futures] == values
 
 
+@pytest.mark.spec("R-STORE-10")
 async def test_a_call_cancelled_before_its_flush_is_never_sent(
     connect: Connect, redis_server: RedisServer, redis_url: str
 ) -> None:
@@ -94,6 +95,7 @@ async def test_a_call_cancelled_before_its_flush_is_never_sent(
     assert redis_server.call("LRANGE", KEY, 0, -1) == [b"kept"]
 
 
+@pytest.mark.spec("R-STORE-10")
 async def test_the_reply_of_a_call_cancelled_in_flight_is_discarded(
     connect: Connect, redis_server: RedisServer, redis_url: str
 ) -> None:
@@ -160,6 +162,7 @@ async def test_errors_of_a_useless_connection_make_a_new_one_and_repeat(
     assert lane.metrics.resets == 1
 
 
+@pytest.mark.spec("R-STORE-8")
 async def test_at_maxmemory_only_scripts_that_allow_it_run(connect: Connect) -> None:
     with RedisServer() as server:
         lane = await connect(server.url)

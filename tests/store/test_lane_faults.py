@@ -17,6 +17,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.wait import wait_until
 
 
+@pytest.mark.spec("R-STORE-4")
 async def test_a_dropped_reply_is_answered_by_the_receipt(
     connect: Connect, redis_server: RedisServer, redis_url: str
 ) -> None:
@@ -113,6 +114,7 @@ async def test_slow_replies_that_keep_coming_are_no_timeout(connect: Connect, re
         assert lane.metrics.timeouts == 0
 
 
+@pytest.mark.spec("R-STORE-4")
 async def test_what_a_given_up_connection_still_holds_never_runs_after_its_repeat(
     connect: Connect, redis_server: RedisServer, redis_url: str
 ) -> None:
@@ -127,6 +129,7 @@ async def test_what_a_given_up_connection_still_holds_never_runs_after_its_repea
         assert redis_server.call("LRANGE", KEY, 0, -1) == [b"x", b"y"]
 
 
+@pytest.mark.spec("R-STORE-5")
 async def test_the_middle_script_of_a_pipeline_is_missing(
     connect: Connect, redis_server: RedisServer, redis_url: str
 ) -> None:
@@ -141,6 +144,7 @@ async def test_the_middle_script_of_a_pipeline_is_missing(
     assert (lane.metrics.noscript, lane.metrics.flushes, lane.metrics.resets) == (1, 1, 0)
 
 
+@pytest.mark.spec("R-STORE-5")
 async def test_a_script_flush_under_load_runs_every_call_once(
     connect: Connect, redis_server: RedisServer, redis_url: str
 ) -> None:
@@ -197,6 +201,7 @@ async def test_a_lane_waits_for_a_server_that_starts_later(make_lane: Callable[.
         assert value(await call) == 1
 
 
+@pytest.mark.spec("R-STORE-7")
 async def test_calls_fail_at_their_deadline_while_redis_is_down(connect: Connect) -> None:
     with RedisServer() as server:
         lane = await connect(server.url, call_timeout=0.1, backoff_max=0.06)
@@ -207,6 +212,7 @@ async def test_calls_fail_at_their_deadline_while_redis_is_down(connect: Connect
         assert not caught.value.maybe_applied
 
 
+@pytest.mark.spec("R-STORE-7")
 async def test_kill_9_of_redis_loses_no_acknowledged_call(connect: Connect) -> None:
     with RedisServer(aof="always") as server:
         lane = await connect(server.url, backoff_max=0.06)

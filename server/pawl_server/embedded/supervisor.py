@@ -104,7 +104,7 @@ class EmbeddedServer:
         Raises FolderInUse (folder and holder named), NoServerBinary, ServerDidNotStart, EmbeddedError.
         """
         settings = settings or EmbeddedSettings()
-        binary = find_binary(settings.binary)
+        binary = find_binary(settings.binary).absolute()  # it is run in the data folder
         server = cls(settings, binary, Folder(settings.folder))
         try:
             server._look_at_disk()
