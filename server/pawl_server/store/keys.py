@@ -54,7 +54,7 @@ _CATALOGUE = (
     KeySpec("type", "type:<type>", "hash", "v (revision), p (settings), q (request id), d (digest)", "as long as the namespace"),
     KeySpec("typeindex", "typeindex", "zset", "names of stored workflow types", "as long as the namespace"),
     KeySpec("servers", "servers", "hash", "server run -> packed (name, address, build, beat, draining, orphaned)", "an hour after its end"),
-    KeySpec("ch", "ch:<server run>", "channel", "hints for one server: 'ready <type>:<version>', 'done <turn> <id>'", "not stored"),
+    KeySpec("ch", "ch:<server run>", "channel", "hints for one server: 'ready <type>:<version>', 'done <turn> <id>', 'ended <conn> <incarnation> <turn> <fence> <outcome> <id>'", "not stored"),
 )
 
 KEYS: dict[str, KeySpec] = {spec.name: spec for spec in _CATALOGUE}

@@ -213,6 +213,8 @@ class ClaimedTurn(NamedTuple):
     """Blob; empty for none."""
     failure: FailureRecord | None
     steps: list[StepRecord]
+    tv: str
+    """type:version"""
 
 
 def claimed_turn(view: list[Any]) -> ClaimedTurn:
@@ -220,7 +222,7 @@ def claimed_turn(view: list[Any]) -> ClaimedTurn:
     return ClaimedTurn(
         view[0].decode(), view[1], view[2], view[3], view[4], view[5], view[6], view[7],
         message_record(view[8]), view[9], failure_record(view[10]) if view[10] else None,
-        [step_record(raw) for raw in view[11]] if view[11] else [],
+        [step_record(raw) for raw in view[11]] if view[11] else [], view[12].decode(),
     )
 
 
