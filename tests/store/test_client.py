@@ -160,6 +160,16 @@ async def test_memory_near_its_limit_is_pressure(open_store: Open) -> None:
         await wait_until(lambda: not store.memory_pressure)
 
 
+@pytest.mark.spec("R-STORE-8")
+async def test_a_server_can_restart_while_redis_is_full(open_store: Open) -> None:
+    with RedisServer() as server:
+        await (await open_store(server.url)).close()
+        server.call("CONFIG", "SET", "maxmemory", 1)
+        store = await open_store(server.url)
+        await store.ping()
+        assert store.memory_pressure
+
+
 async def test_a_closed_store_answers_unavailable(open_store: Open, redis_url: str) -> None:
     store = await open_store(redis_url)
     await store.close()

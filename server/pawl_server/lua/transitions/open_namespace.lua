@@ -3,7 +3,7 @@
 -- @arg   partitions  int   wanted number of partitions
 -- @arg   virtual     bool  wanted kind of clock
 -- @reply OK(partitions int, virtual bool, created bool)
--- @oom   deny
+-- @oom   allow
 -- @writes direct
 -- @spec  R-STORE-1
 
