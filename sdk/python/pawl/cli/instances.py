@@ -1,0 +1,131 @@
+"""`pawl create`, `pawl get` and `pawl list`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pawl.cli.options import JSON, call, client_options
+from pawl.cli.output import instance_json, local, print_fields, print_json, print_table, seconds, text_of
+
+if TYPE_CHECKING:
+    from pawl.client import Client
+    from pawl.models import Instance
+
+
+@click.command()
+@click.argument("instance_id", metavar="ID")
+@click.option("--type", "workflow_type", required=True, help="Workflow type.")
+@click.option("--version", required=True, help="Code version that the instance is pinned to.")
+@click.option("--state", type=JSON, help="Initial state as JSON; default: none.")
+@click.option(
+    "--lease-timeout",
+    type=click.FloatRange(1, 3600),
+    metavar="SECONDS",
+    help="Overrides the type's lease time.",
+)
+@click.option("--max-attempts", type=click.IntRange(1, 1000), help="Overrides the type's attempt limit.")
+@click.option("--request-id", help="Idempotency id of this request.")
+@client_options
+def create(
+    instance_id: str,
+    workflow_type: str,
+    version: str,
+    state: Any,
+    lease_timeout: float | None,
+    max_attempts: int | None,
+    request_id: str | None,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Create an instance.
+
+    Creating it again with the same type, version, state and settings gives the first answer; with others it
+    is refused with BODY_CONFLICT.
+    """
+    from pawl.client import UNSET
+
+    async def job(client: Client) -> Instance:
+        return await client.create(
+            instance_id,
+            workflow_type,
+            version=version,
+            state=UNSET if state is None else state,
+            lease_timeout=lease_timeout,
+            max_attempts=max_attempts,
+            request_id=request_id,
+        )
+
+    instance = call(address, timeout, job)
+    if as_json:
+        print_json(instance_json(instance, state=False))
+    else:
+        click.echo(f"{instance.id} is an instance of {instance.workflow_type} {instance.version}")
+
+
+@click.command()
+@click.argument("instance_id", metavar="ID")
+@client_options
+def get(instance_id: str, address: str | None, timeout: float, as_json: bool) -> None:
+    """Show an instance and its state."""
+    instance = call(address, timeout, lambda client: client.get(instance_id))
+    if as_json:
+        print_json(instance_json(instance))
+        return
+    print_fields(
+        {
+            "id": instance.id,
+            "type": f"{instance.workflow_type} {instance.version}",
+            "status": instance.status,
+            "state": text_of(instance.state_payload),
+            "pending turns": instance.pending_turns,
+            "head turn": instance.head_turn,
+            "last turn": instance.last_turn,
+            "oldest kept turn": instance.oldest_kept_turn,
+            "incarnation": instance.incarnation,
+            "created": local(instance.create_time),
+            "lease timeout": None
+            if instance.lease_timeout is None
+            else f"{seconds(instance.lease_timeout):g} s",
+            "max attempts": instance.max_attempts or None,
+        }
+    )
+
+
+@click.command("list", short_help="List the instances of a type.")
+@click.argument("workflow_type", metavar="TYPE")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="Show at most so many; 0 shows all.",
+)
+@client_options
+def list_instances(
+    workflow_type: str, limit: int, address: str | None, timeout: float, as_json: bool
+) -> None:
+    """List the instances of a type in order of creation, without their state."""
+
+    async def job(client: Client) -> list[Instance]:
+        found: list[Instance] = []
+        async for instance in client.list(workflow_type, page_size=min(limit, 100)):
+            found.append(instance)
+            if len(found) == limit:
+                break
+        return found
+
+    found = call(address, timeout, job)
+    if as_json:
+        print_json([instance_json(instance, state=False) for instance in found])
+        return
+    print_table(
+        ("ID", "VERSION", "STATUS", "PENDING", "LAST TURN", "CREATED"),
+        [
+            (one.id, one.version, one.status, one.pending_turns, one.last_turn, local(one.create_time))
+            for one in found
+        ],
+        empty=f"no instances of type {workflow_type}",
+    )

@@ -1,0 +1,99 @@
+"""`pawl send`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pawl.cli.options import JSON, call, client_options, parse_json
+from pawl.cli.output import print_json, sent_json, text_of
+
+if TYPE_CHECKING:
+    from pawl.client import Client, NewInstance
+    from pawl.models import Sent
+
+
+@click.command(short_help="Send a message, which becomes a turn.")
+@click.argument("instance_id", metavar="ID")
+@click.argument("message", required=False)
+@click.option("--id", "message_id", help="Idempotency id of the message; default: a new UUID.")
+@click.option("--type", "workflow_type", help="With --version: create the instance if it is absent.")
+@click.option("--version", help="Code version of an instance that is created.")
+@click.option("--state", type=JSON, help="Initial state, as JSON, of an instance that is created.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, 86_400),
+    metavar="SECONDS",
+    help="Wait for the turn to finish, and print what it returned.",
+)
+@click.option("--text", is_flag=True, help="Send MESSAGE as a string instead of reading it as JSON.")
+@click.option("--binary", is_flag=True, help="Send the bytes of standard input as they are.")
+@client_options
+def send(
+    instance_id: str,
+    message: str | None,
+    message_id: str | None,
+    workflow_type: str | None,
+    version: str | None,
+    state: Any,
+    wait: float | None,
+    text: bool,
+    binary: bool,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Send a message to an instance, where it becomes a turn.
+
+    MESSAGE is JSON; "-" reads it from standard input, and without it null is sent. Sending again with the
+    same --id gives the first answer and sends nothing. With --wait the exit code tells how the turn ended:
+    0 completed, 1 failed, 5 not finished yet.
+    """
+    value = _value(message, text, binary)
+    new = _new_instance(workflow_type, version, state)
+
+    async def job(client: Client) -> Sent:
+        return await client.send(instance_id, value, id=message_id, create=new, wait=wait)
+
+    sent = call(address, timeout, job)
+    if as_json:
+        print_json(sent_json(sent))
+    elif sent.outcome is None:
+        click.echo(f"turn {sent.turn} of {sent.instance_id}, message {sent.message_id}")
+    elif sent.outcome.state == "COMPLETED":
+        click.echo(text_of(sent.outcome.reply_payload) or "null")
+    if sent.outcome is not None and sent.outcome.state != "COMPLETED":
+        sent.outcome.result()  # raises what the exit code and the line on stderr are made of
+
+
+def _value(message: str | None, text: bool, binary: bool) -> Any:
+    if text and binary:
+        raise click.UsageError("--text and --binary exclude each other")
+    if binary:
+        if message not in (None, "-"):
+            raise click.UsageError("--binary reads standard input, so MESSAGE must be left out")
+        return sys.stdin.buffer.read()
+    if message == "-":
+        data = sys.stdin.buffer.read()
+        return data.decode(errors="strict") if text else parse_json(data, _bad_message)
+    if message is None:
+        return "" if text else None
+    return message if text else parse_json(message, _bad_message)
+
+
+def _bad_message(why: str) -> Any:
+    raise click.UsageError(f"MESSAGE is {why}; --text sends it as a string")
+
+
+def _new_instance(workflow_type: str | None, version: str | None, state: Any) -> NewInstance | None:
+    from pawl.client import UNSET, NewInstance
+
+    if workflow_type is None:
+        if version is not None or state is not None:
+            raise click.UsageError("--version and --state need --type")
+        return None
+    if version is None:
+        raise click.UsageError("--type needs --version")
+    return NewInstance(workflow_type, version, UNSET if state is None else state)

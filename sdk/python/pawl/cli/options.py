@@ -1,0 +1,88 @@
+"""Options that commands share, and the call that most of them make."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pawl.cli.exits import command_error
+from pawl.errors import PawlError
+
+if TYPE_CHECKING:
+    from pawl.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
+
+
+def client_options(command: F) -> F:
+    """Adds --address, --timeout and --json to a command that talks to a server."""
+    address = click.option(
+        "--address", metavar="HOST:PORT", help="Server to talk to; default PAWL_ADDRESS, else 127.0.0.1:7295."
+    )
+    timeout = click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=5.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Longest time to try, repeats included.",
+    )
+    return address(timeout(json_option(command)))
+
+
+def call(address: str | None, timeout: float, job: Callable[[Client], Awaitable[T]]) -> T:
+    """Runs a job with a client in an event loop of its own. Errors of the library end the command."""
+    from pawl.client import Client
+
+    where = ""
+
+    async def connected() -> T:
+        nonlocal where
+        async with Client(address, timeout=timeout) as client:
+            where = client.address
+            return await job(client)
+
+    try:
+        return run(connected())
+    except PawlError as error:
+        raise command_error(error, where) from None
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine in an event loop of its own: uvloop's, where that is installed."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        new_event_loop = None
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
+
+
+class JsonValue(click.ParamType):
+    """A value written as JSON."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Reads the text; a usage error names the place where it stops being JSON."""
+        return parse_json(value, lambda text: self.fail(text, param, ctx))
+
+
+def parse_json(text: str | bytes, fail: Callable[[str], Any]) -> Any:
+    """Reads JSON; calls `fail` with a reason if it is none."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        return fail(f"not JSON at position {error.pos}: {error.msg}")
+    except UnicodeDecodeError as error:
+        return fail(f"not UTF-8 at position {error.start}")
+
+
+JSON = JsonValue()

@@ -1,0 +1,205 @@
+"""What commands print: JSON for programs, tables for people."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pawl.errors import PayloadError
+from pawl.payloads import BINARY, Payload, decode
+
+if TYPE_CHECKING:
+    from pawl.models import Failure, Instance, Origin, Sent, ServerInfo, Turn
+
+    Cell = str | int | float | None
+
+
+def print_json(value: Any) -> None:
+    """Prints one JSON value on one line."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, empty: str = "none") -> None:
+    """Prints rows under headings; every row stays on one line where the output is no terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    if table.row_count:
+        _console().print(table)
+    else:
+        click.echo(empty)
+
+
+def print_fields(fields: Mapping[str, Cell]) -> None:
+    """Prints names and values, leaving out those that are None."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        if value is not None:
+            table.add_row(name, Text(_cell(value)))
+    _console().print(table)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(highlight=False, width=4000)
+
+
+def _cell(value: Cell) -> str:
+    return "" if value is None else str(value)
+
+
+def moment(time: datetime | None) -> str | None:
+    """Writes a time as JSON has it: RFC 3339 in UTC, to the millisecond."""
+    return None if time is None else time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def local(time: datetime | None) -> str | None:
+    """Writes a time for people: local time, to the second."""
+    return None if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def seconds(span: timedelta | None) -> float | None:
+    """Writes a duration in seconds."""
+    return None if span is None else span.total_seconds()
+
+
+def value_of(payload: Payload | None) -> Any:
+    """Gives a payload's value if it is JSON, else an object with its encoding and its bytes in base64."""
+    if payload is None:
+        return None
+    if payload.encoding != BINARY:
+        try:
+            return decode(payload)
+        except PayloadError:
+            pass
+    return {"encoding": payload.encoding, "base64": base64.b64encode(payload.data).decode()}
+
+
+def text_of(payload: Payload | None) -> str | None:
+    """Writes a payload as compact JSON."""
+    return None if payload is None else json.dumps(value_of(payload), ensure_ascii=False)
+
+
+def instance_json(instance: Instance, *, state: bool = True) -> dict[str, Any]:
+    """An instance as JSON."""
+    return {
+        "id": instance.id,
+        "type": instance.workflow_type,
+        "version": instance.version,
+        "incarnation": instance.incarnation,
+        "status": instance.status,
+        **({"state": value_of(instance.state_payload)} if state else {}),
+        "create_time": moment(instance.create_time),
+        "pending_turns": instance.pending_turns,
+        "head_turn": instance.head_turn,
+        "last_turn": instance.last_turn,
+        "oldest_kept_turn": instance.oldest_kept_turn,
+        "lease_timeout_s": seconds(instance.lease_timeout),
+        "max_attempts": instance.max_attempts or None,
+    }
+
+
+def failure_json(failure: Failure | None) -> dict[str, Any] | None:
+    """A failure as JSON."""
+    if failure is None:
+        return None
+    return {
+        "reason": failure.reason,
+        "message": failure.message,
+        "attempt": failure.attempt,
+        "fail_time": moment(failure.fail_time),
+        "non_retryable": failure.non_retryable,
+        "truncated": failure.truncated,
+        "details": value_of(failure.details_payload),
+    }
+
+
+def _origin_json(origin: Origin) -> dict[str, Any]:
+    if origin.kind == "client":
+        return {"kind": "client", "base64": base64.b64encode(origin.client).decode()}
+    return {"kind": origin.kind, "turn": origin.turn, "message_id": origin.message_id}
+
+
+def turn_json(turn: Turn, *, payloads: bool = True) -> dict[str, Any]:
+    """A turn as JSON."""
+    body: dict[str, Any] = {
+        "instance_id": turn.instance_id,
+        "incarnation": turn.incarnation,
+        "turn": turn.turn,
+        "state": turn.state,
+        "message_id": turn.message_id,
+        "origin": _origin_json(turn.origin),
+        "attempt": turn.attempt,
+        "step_count": turn.step_count,
+        "last_failure": failure_json(turn.last_failure),
+        "admit_time": moment(turn.admit_time),
+        "finish_time": moment(turn.finish_time),
+        "due_time": moment(turn.due_time),
+        "trimmed": turn.trimmed,
+        "continuation_turn": turn.continuation_turn or None,
+    }
+    if payloads:
+        body["message"] = value_of(turn.message_payload)
+        body["reply"] = value_of(turn.reply_payload)
+        body["steps"] = [
+            {
+                "position": step.position,
+                "key": step.key,
+                "kind": step.kind,
+                "attempt": step.attempt,
+                "save_time": moment(step.save_time),
+                "output": value_of(step.output_payload),
+            }
+            for step in turn.steps
+        ]
+    return body
+
+
+def sent_json(sent: Sent) -> dict[str, Any]:
+    """The answer to a message as JSON."""
+    return {
+        "instance_id": sent.instance_id,
+        "message_id": sent.message_id,
+        "turn": sent.turn,
+        "incarnation": sent.incarnation,
+        "admit_time": moment(sent.admit_time),
+        "outcome": None if sent.outcome is None else turn_json(sent.outcome),
+    }
+
+
+def info_json(info: ServerInfo, address: str) -> dict[str, Any]:
+    """A server's description as JSON."""
+    return {
+        "address": address,
+        "version": info.version,
+        "server_name": info.server_name,
+        "server_run": info.server_run,
+        "namespace": info.namespace,
+        "partitions": info.partitions,
+        "durability": info.durability.lower(),
+        "durability_assumed": info.durability_assumed or None,
+        "store": info.store,
+        "limits": dict(sorted(info.limits.items())),
+        "beat_interval_s": seconds(info.beat_interval),
+        "capabilities": list(info.capabilities),
+        "engine_time": moment(info.engine_time),
+        "start_time": moment(info.start_time),
+        "virtual_time": info.virtual_time,
+    }

@@ -1,0 +1,164 @@
+"""`pawl dev` and `pawl server`: the same server, with its own store or with yours."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pawl.cli.exits import CommandError, Exit
+from pawl.cli.options import json_option, run
+from pawl.cli.output import info_json, print_fields, print_json
+
+if TYPE_CHECKING:
+    from pawl_server.settings import Settings
+
+NEEDS_SERVER = "this needs the server: pip install 'pawl-workflows[server]'"
+
+
+def require_server() -> None:
+    """Raises CommandError unless the packages of the extra [server] are installed."""
+    try:
+        import pawl_server.app  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise CommandError("NOT_INSTALLED", f"{NEEDS_SERVER} ({error})", Exit.USAGE) from None
+
+
+def read_settings(overrides: dict[str, Any]) -> Settings:
+    """Builds the server's settings from options and PAWL_* variables; a bad one is a usage error."""
+    from pawl_server.settings import BadSetting, Settings
+
+    try:
+        return Settings.from_env(overrides)
+    except BadSetting as error:
+        raise CommandError("BAD_SETTING", str(error), Exit.USAGE, {"setting": error.setting}) from None
+
+
+@click.command(short_help="Run a server with a private store in one folder.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the embedded store; default PAWL_DATA_DIR, else .pawl.",
+)
+@click.option("--host", help="Address to listen on; default 127.0.0.1.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), help="Port to listen on; default 7295, 0 takes a free one."
+)
+@click.option(
+    "--redis", "redis_url", metavar="URL", help="Use this Redis or Valkey instead of an embedded one."
+)
+@click.option("--until-stdin-closes", is_flag=True, hidden=True)
+@json_option
+def dev(
+    data_dir: Path | None,
+    host: str | None,
+    port: int | None,
+    redis_url: str | None,
+    until_stdin_closes: bool,
+    as_json: bool,
+) -> None:
+    """Run a server for development, with a private Valkey in one folder.
+
+    Nothing else has to be installed or started. The folder keeps its data over restarts and serves one
+    server at a time. Ctrl-C stops server and store in good order. With --redis (redis://, rediss:// or
+    unix://) no store is started.
+    """
+    require_server()
+    settings = read_settings({"data_dir": data_dir, "host": host, "port": port, "redis_url": redis_url})
+    serve(settings, as_json=as_json, until_stdin_closes=until_stdin_closes)
+
+
+@click.command(short_help="Run a server on a Redis or Valkey of your own.")
+@click.option(
+    "--redis", "redis_url", metavar="URL", help="redis://, rediss:// or unix:// URL; default PAWL_REDIS_URL."
+)
+@click.option("--host", help="Address to listen on; default PAWL_HOST, else 127.0.0.1.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), help="Port to listen on; default PAWL_PORT, else 7295."
+)
+@click.option("--namespace", help="Namespace to work on; default PAWL_NAMESPACE, else default.")
+@click.option(
+    "--insecure", is_flag=True, help="Listen beyond loopback although there are no credentials yet."
+)
+@json_option
+def server(
+    redis_url: str | None,
+    host: str | None,
+    port: int | None,
+    namespace: str | None,
+    insecure: bool,
+    as_json: bool,
+) -> None:
+    """Run a server for production, on a Redis or Valkey of your own.
+
+    Any number of servers may share it. Every setting has a PAWL_* variable. SIGTERM lets calls and running
+    turns end before the server stops.
+    """
+    require_server()
+    settings = read_settings(
+        {
+            "redis_url": redis_url,
+            "host": host,
+            "port": port,
+            "namespace": namespace,
+            "insecure": insecure or None,
+        }
+    )
+    if settings.redis_url is None:
+        text = "--redis or PAWL_REDIS_URL must name a store; 'pawl dev' brings its own"
+        raise CommandError("BAD_SETTING", text, Exit.USAGE, {"setting": "PAWL_REDIS_URL"})
+    serve(settings, as_json=as_json, until_stdin_closes=False)
+
+
+def serve(settings: Settings, *, as_json: bool, until_stdin_closes: bool) -> None:
+    """Runs a server until a signal; says on stdout what runs once it can be used."""
+    folder = None if settings.redis_url else os.path.abspath(settings.data_dir)
+    run(_serve(settings, folder, as_json, until_stdin_closes))
+
+
+async def _serve(settings: Settings, folder: str | None, as_json: bool, until_stdin_closes: bool) -> None:
+    from pawl_server.app import running
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    if until_stdin_closes:
+        loop.add_reader(sys.stdin.fileno(), _on_input, stop)
+    async with running(settings) as handle:
+        await _announce(handle, folder, as_json)
+        await stop.wait()
+
+
+def _on_input(stop: asyncio.Event) -> None:
+    """Stops once standard input is closed; what comes before is passed over."""
+    if not os.read(sys.stdin.fileno(), 4096):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        stop.set()
+
+
+async def _announce(handle: Any, folder: str | None, as_json: bool) -> None:
+    from pawl.client import Client
+
+    async with Client(handle.address) as client:
+        info = await client.info()
+    if as_json:
+        print_json({**info_json(info, handle.address), "pid": os.getpid(), "folder": folder})
+        return
+    click.echo("Pawl is ready. Ctrl-C stops it.")
+    assumed = f" ({info.durability_assumed})" if info.durability_assumed else ""
+    print_fields(
+        {
+            "address": handle.address,
+            "store": f"{info.store}, {'embedded' if folder else 'given by --redis'}",
+            "folder": folder,
+            "durability": info.durability.lower() + assumed,
+            "namespace": f"{info.namespace}, {info.partitions} partitions",
+            "version": info.version,
+        }
+    )

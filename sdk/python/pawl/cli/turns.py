@@ -1,0 +1,116 @@
+"""`pawl turns`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pawl.cli.options import call, client_options
+from pawl.cli.output import local, print_fields, print_json, print_table, text_of, turn_json
+
+if TYPE_CHECKING:
+    from pawl.client import Client
+    from pawl.models import Turn
+
+
+@click.command(short_help="List the turns of an instance, or show one.")
+@click.argument("instance_id", metavar="ID")
+@click.argument("number", metavar="[TURN]", type=click.IntRange(min=1), required=False)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="List at most so many; 0 lists all.",
+)
+@client_options
+def turns(
+    instance_id: str, number: int | None, limit: int, address: str | None, timeout: float, as_json: bool
+) -> None:
+    """List the turns of an instance, newest first, or show one with its message, steps and reply."""
+    if number is not None:
+        turn = call(address, timeout, lambda client: client.get_turn(instance_id, number))
+        if as_json:
+            print_json(turn_json(turn))
+        else:
+            _show(turn)
+        return
+
+    async def job(client: Client) -> list[Turn]:
+        found: list[Turn] = []
+        async for turn in client.list_turns(instance_id, page_size=min(limit, 100)):
+            found.append(turn)
+            if len(found) == limit:
+                break
+        return found
+
+    found = call(address, timeout, job)
+    if as_json:
+        print_json([turn_json(turn, payloads=False) for turn in found])
+        return
+    print_table(
+        ("TURN", "STATE", "MESSAGE ID", "ATTEMPT", "STEPS", "ADMITTED", "FINISHED", "LAST FAILURE"),
+        [
+            (
+                turn.turn,
+                turn.state,
+                turn.message_id,
+                turn.attempt,
+                turn.step_count,
+                local(turn.admit_time),
+                local(turn.finish_time),
+                _failure(turn),
+            )
+            for turn in found
+        ],
+        empty=f"{instance_id} has no turns",
+    )
+
+
+def _show(turn: Turn) -> None:
+    origin = turn.origin
+    print_fields(
+        {
+            "turn": f"{turn.turn} of {turn.instance_id}",
+            "state": turn.state,
+            "message id": turn.message_id,
+            "origin": None if origin.kind == "client" else f"{origin.kind} of turn {origin.turn}",
+            "message": text_of(turn.message_payload),
+            "reply": text_of(turn.reply_payload),
+            "attempt": turn.attempt,
+            "last failure": _failure(turn),
+            "admitted": local(turn.admit_time),
+            "finished": local(turn.finish_time),
+            "due": local(turn.due_time),
+            "continued by": f"turn {turn.continuation_turn}" if turn.continuation_turn else None,
+            "trimmed": "yes" if turn.trimmed else None,
+        }
+    )
+    if turn.steps:
+        click.echo()
+        print_table(
+            ("STEP", "KEY", "KIND", "ATTEMPT", "SAVED", "OUTPUT"),
+            [
+                (
+                    step.position,
+                    step.key,
+                    step.kind,
+                    step.attempt,
+                    local(step.save_time),
+                    text_of(step.output_payload),
+                )
+                for step in turn.steps
+            ],
+        )
+
+
+def _failure(turn: Turn) -> str | None:
+    failure = turn.last_failure
+    return (
+        None
+        if failure is None
+        else f"{failure.reason}: {failure.message}"
+        if failure.message
+        else failure.reason
+    )
