@@ -31,7 +31,7 @@ def main() -> int:
         python = options.tools or os.environ.get("PAWL_GEN_PYTHON") or str(tool_python())
         check = ["--check"] if options.check else []
         return subprocess.run([python, str(Path(__file__)), *check], check=False).returncode
-    sys.path[:0] = [str(ROOT), str(ROOT / "server")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "server"), str(ROOT / "sdk/python")]
     from pawl_server.store.lua_header import LuaError
 
     try:
@@ -56,10 +56,10 @@ def main() -> int:
 
 def generate(root: Path) -> dict[str, str]:
     """Returns the text of every generated file by its path under `root`."""
-    from tools.generators import keys_page, protos, scripts, states, transitions_page
+    from tools.generators import cli_page, keys_page, protos, scripts, states, transitions_page
 
     files: dict[str, str] = {}
-    for generator in (protos, scripts, states, transitions_page, keys_page):
+    for generator in (protos, scripts, states, transitions_page, keys_page, cli_page):
         files.update(generator.generate(root))
     return files
 
@@ -82,7 +82,7 @@ def tool_python() -> Path:
     if not python.exists():
         print(f"making {folder.name}")
         venv.create(folder, with_pip=True)
-    probe = subprocess.run([str(python), "-c", "import grpc_tools"], capture_output=True, check=False)
+    probe = subprocess.run([str(python), "-c", "import click, grpc_tools"], capture_output=True, check=False)
     if probe.returncode:
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-r", str(REQUIREMENTS)], check=True)
     return python
