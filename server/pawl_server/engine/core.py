@@ -17,6 +17,7 @@ from pawl_server.engine.awaits import Awaits
 from pawl_server.engine.inbox import Inbox
 from pawl_server.engine.info import Info
 from pawl_server.engine.instances import Instances
+from pawl_server.engine.leases import Leases
 from pawl_server.engine.turns import Turns
 from pawl_server.engine.types import Types
 from pawl_server.settings import Settings
@@ -43,8 +44,8 @@ class Engine:
     """Shared parts of the engine, and its parts by noun.
 
     `on_ready` is called in the same tick as the reply that made something ready; delivery sets it. `now_ms`
-    is passed to every script: 0, except in virtual-time namespaces. `low_disk` is set by whoever watches the
-    disk of an embedded server.
+    is passed to every script: 0, except in virtual-time namespaces. `server_name` and `address` are how others
+    know this server; `low_disk` says whether the disk of an embedded server is nearly full.
     """
 
     def __init__(self, store: Store, settings: Settings, server_run: str) -> None:
@@ -54,7 +55,9 @@ class Engine:
         self.namespace = settings.namespace
         self.server_run = server_run
         self.now_ms = 0
-        self.low_disk = False
+        self.server_name = settings.stable_name
+        self.address = ""
+        self.low_disk: Callable[[], bool] = lambda: False
         self.on_ready: OnReady = _nobody
         self.awaits = Awaits(self)
         self.inbox = Inbox(self)
@@ -62,6 +65,7 @@ class Engine:
         self.turns = Turns(self)
         self.types = Types(self)
         self.info = Info(self)
+        self.leases = Leases(self)
 
     def ready(self, partition: PartitionHandle, types: list[str]) -> None:
         """Passes on what a reply says became ready; cheap when nothing did. Never raises."""
@@ -75,5 +79,5 @@ class Engine:
         """Raises Refused(OVERLOADED) while new work must be kept out so that running turns can end."""
         if self.store.memory_pressure:
             raise Refused(Reason.OVERLOADED, "Redis is near its memory limit; running turns go on")
-        if self.low_disk:
+        if self.low_disk():
             raise Refused(Reason.OVERLOADED, "the data folder's disk is nearly full; running turns go on")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import secrets
 from typing import Any
 
 from pawl_server.domain.errors import LimitExceeded, NotFound, Reason, Refused
 from pawl_server.domain.lease import Lease
-from pawl_server.store.errors import StoreMemory, StoreMoving, StoreUnavailable
-
-log = logging.getLogger(__name__)
+from pawl_server.engine import problems
 
 OVER = frozenset((Reason.STALE_FENCE, Reason.LEASE_ENDED, Reason.NOT_FOUND, Reason.SUPERSEDED))
 """Reasons that say: the lease is over for this stream."""
@@ -19,7 +15,7 @@ OVER = frozenset((Reason.STALE_FENCE, Reason.LEASE_ENDED, Reason.NOT_FOUND, Reas
 def refused(lease: Lease, reply: Any) -> Refused:
     """The refusal for any reply word but OK and ALREADY, and for any exception that took a reply's place."""
     if isinstance(reply, Exception):
-        return _failed(reply)
+        return problems.refused(reply, f"a command for {lease.instance_id}")
     word: str = reply.word
     match word:
         case "GAP":
@@ -45,16 +41,3 @@ def ended(how: str) -> Refused:
     """The lease ended before; `how` is one of the endings of lib/record.lua."""
     return Refused(Reason.LEASE_ENDED, f"the lease is over: {how}", {"how": how})
 
-
-def _failed(error: Exception) -> Refused:
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, StoreMoving):
-        return Refused(Reason.MOVING, str(error))
-    if isinstance(error, StoreMemory):
-        return Refused(Reason.OVERLOADED, str(error))
-    if isinstance(error, StoreUnavailable):
-        return Refused(Reason.STORE_UNAVAILABLE, str(error))
-    incident = secrets.token_hex(4)
-    log.error("incident %s: %s", incident, error, exc_info=error)
-    return Refused(Reason.INTERNAL, f"internal error, incident {incident}", {"incident": incident})
