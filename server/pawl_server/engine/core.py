@@ -44,8 +44,8 @@ class Engine:
     """Shared parts of the engine, and its parts by noun.
 
     `on_ready` is called in the same tick as the reply that made something ready; delivery sets it. `now_ms`
-    is passed to every script: 0, except in virtual-time namespaces. `server_name` and `address` are how others
-    know this server; `low_disk` says whether the disk of an embedded server is nearly full.
+    is passed to every script: 0, except in virtual-time namespaces. `server_name` and `address` are how
+    others know this server; `low_disk` says whether the disk of an embedded server is nearly full.
     """
 
     def __init__(self, store: Store, settings: Settings, server_run: str) -> None:

@@ -45,7 +45,7 @@ class Info:
         level = f"DURABILITY_{'ASSUMED' if store.durability_assumed else store.durability.upper()}"
         return GetServerInfoResponse(
             version=VERSION,
-            server_name=engine.settings.stable_name,
+            server_name=engine.server_name,
             server_run=engine.server_run,
             namespace=engine.namespace,
             partitions=len(store.partitions),

@@ -1,0 +1,22 @@
+"""`python -m pawl_server`: a server with the settings of the environment."""
+
+from __future__ import annotations
+
+import sys
+
+from pawl_server.app import serve
+from pawl_server.settings import BadSetting, Settings
+
+
+def main() -> int:
+    """Runs it; the exit code."""
+    try:
+        settings = Settings.from_env()
+    except BadSetting as error:
+        print(f"pawl_server: {error}", file=sys.stderr)
+        return 2
+    return serve(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""The composition root, the only file that knows every layer: starts a server and stops it cleanly.
+
+`running` is for whoever has an event loop (the command line, tests), `serve` for a process that is nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from pawl.v1 import worker_service_pb2
+from pawl_server import logs
+from pawl_server.background import Background
+from pawl_server.delivery import Delivery
+from pawl_server.embedded import EmbeddedError, EmbeddedServer, EmbeddedSettings
+from pawl_server.engine import Engine, new_server_run
+from pawl_server.rpc.call import Gate
+from pawl_server.rpc.server import AddressInUse, RpcServer, service
+from pawl_server.rpc.worker_service import WorkerService
+from pawl_server.settings import BadSetting, Settings
+from pawl_server.store.checks import Durability
+from pawl_server.store.client import Store, StoreSettings
+from pawl_server.store.errors import StoreError, StoreRefused, StoreUnavailable
+from pawl_server.version import VERSION
+
+__all__ = ["CANNOT_START", "Handle", "Settings", "running", "serve"]
+
+log = logging.getLogger(__name__)
+
+CANNOT_START = (AddressInUse, BadSetting, EmbeddedError, StoreRefused, StoreUnavailable)
+"""What `running` raises when the server can't be started as it is set up; the text names what to change."""
+
+TYPE_SYNC_S = 60.0
+
+
+class Handle:
+    """A running server. `settings` has the port that was taken, `address` is what clients connect to."""
+
+    def __init__(self, settings: Settings, engine: Engine, address: str, stack: AsyncExitStack) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.address = address
+        self._stack = stack
+
+    async def stop(self) -> None:
+        """Stops in good order, within the grace of the settings; once, however often it is called."""
+        await self._stack.aclose()
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Handle]:
+    """Runs a server in the caller's event loop until the block ends.
+
+    Raises one of CANNOT_START, which names what to change; then nothing is left running.
+    """
+    async with AsyncExitStack() as stack:
+        yield await _start(settings, stack)
+
+
+async def _start(settings: Settings, stack: AsyncExitStack) -> Handle:
+    rpc = RpcServer()
+    stack.push_async_callback(rpc.stop, 0.0)
+    address = rpc.bind(settings.host, settings.port)
+    if not settings.host.startswith("unix:"):
+        settings = dataclasses.replace(settings, port=int(address.rpartition(":")[2]))
+    embedded, url = None, settings.redis_url
+    if url is None:
+        embedded = await EmbeddedServer.start(EmbeddedSettings(folder=settings.data_dir))
+        stack.push_async_callback(embedded.stop)
+        url = embedded.url
+    store = await Store.open(_store_settings(settings, url))
+    stack.push_async_callback(store.close)
+    engine = Engine(store, settings, new_server_run())
+    engine.address = address
+    if embedded is not None:
+        low = embedded
+        engine.low_disk = lambda: low.low_disk
+    await engine.types.sync()
+    await engine.info.refresh()
+    delivery = Delivery(engine, settings)
+    await delivery.start()
+    stack.push_async_callback(delivery.stop)
+    background = Background(engine, delivery)
+    await background.start()
+    stack.push_async_callback(background.stop)
+    sync = asyncio.get_running_loop().create_task(_keep_types(engine), name="type sync")
+    stack.push_async_callback(_cancel, sync)
+    gate = Gate(settings.max_calls_in_flight, store.durability.value)
+    workers = WorkerService(delivery, gate)
+    await rpc.start(engine, gate, [(service(worker_service_pb2, "WorkerService"), workers)])
+    stack.push_async_callback(_drain, settings, rpc, engine, delivery)
+    _announce(engine, embedded)
+    return Handle(settings, engine, address, stack)
+
+
+async def _drain(settings: Settings, rpc: RpcServer, engine: Engine, delivery: Delivery) -> None:
+    """No new calls, then the workers move away, then what is left of the calls ends."""
+    log.info("stopping")
+    grace_s = settings.stop_grace_ms / 1000
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + grace_s
+    await rpc.drain()
+    engine.awaits.close()
+    await delivery.drain(grace_s)
+    await rpc.stop(max(0.0, deadline - loop.time()))
+    log.info("stopped")
+
+
+def _store_settings(settings: Settings, url: str) -> StoreSettings:
+    silence_s = settings.store_timeout_ms / 1000
+    assume = settings.durability_assume
+    return StoreSettings(
+        url=url,
+        namespace=settings.namespace,
+        partitions=settings.partitions,
+        durability_assume=Durability(assume) if assume else None,
+        open_timeout=settings.start_timeout_ms / 1000,
+        call_timeout=2 * silence_s,
+        reply_timeout=silence_s,
+        connect_timeout=silence_s,
+    )
+
+
+async def _keep_types(engine: Engine) -> None:
+    """Repairs, now and then, copies of type settings that a crash has left behind."""
+    while True:
+        await asyncio.sleep(TYPE_SYNC_S)
+        try:
+            copies = await engine.types.sync()
+        except StoreError as error:
+            log.debug("type settings not compared: %s", error)
+        else:
+            if copies:
+                log.warning("%d copies of type settings were behind", copies)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _announce(engine: Engine, embedded: EmbeddedServer | None) -> None:
+    store = engine.store
+    log.info(
+        "listening on %s",
+        engine.address,
+        extra={
+            "version": VERSION,
+            "server": engine.server_name,
+            "run": engine.server_run,
+            "store": store.store_name,
+            "at": "embedded" if embedded else store.address,
+            **({"folder": str(embedded.folder)} if embedded else {}),
+            "durability": f"{store.durability}{' (assumed)' if store.durability_assumed else ''}",
+            "namespace": engine.namespace,
+            "partitions": len(store.partitions),
+        },
+    )
+
+
+async def _serve(settings: Settings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with running(settings):
+            await stop.wait()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)  # a second signal ends the process at once
+    except CANNOT_START as error:
+        log.error("can't start: %s", error)
+        return 1
+    return 0
+
+
+def serve(settings: Settings) -> int:
+    """Runs a server in this process until SIGINT or SIGTERM; the exit code: 0, or 1 if it can't start."""
+    logs.set_up(settings.log_level, settings.log_format)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(settings))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where there is uvloop: a stream round trip takes a third less."""
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop

@@ -1,0 +1,64 @@
+"""Logging of the server: one line per record, `key=value` or JSON, on stderr.
+
+What is passed as `extra` becomes keys of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any, TextIO
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def _when(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
+
+
+class TextFormatter(logging.Formatter):
+    """`time level logger message key=value …`, a traceback below it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record."""
+        name = record.name.removeprefix("pawl_server.")
+        line = f"{_when(record)} {record.levelname.lower():7} {name}: {record.getMessage()}"
+        for key, value in _extras(record).items():
+            text = str(value)
+            line += f" {key}={json.dumps(text) if ' ' in text or not text else text}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per record: time, level, logger, message, the extras, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record."""
+        entry: dict[str, Any] = {
+            "time": _when(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extras(record),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str, ensure_ascii=False)
+
+
+def set_up(level: str, form: str, stream: TextIO | None = None) -> None:
+    """Sends the log of the whole process to `stream` (stderr); `level` and `form` as in Settings."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

@@ -1,0 +1,166 @@
+"""Requests, checked field by field, as what the engine takes.
+
+Every function raises InvalidField with the path of the bad field, or LimitExceeded. `at` is the path of the
+message that is read, with its dot: "" for the request itself, "messages[3]." inside a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+
+from pawl.v1.instance_service_pb2 import InstanceSpec
+from pawl.v1.message_service_pb2 import SendMessageRequest
+from pawl.v1.payload_pb2 import Payload
+from pawl.v1.workflow_type_pb2 import WorkflowType
+from pawl_server.domain import limits as bounds
+from pawl_server.domain.errors import InvalidField, LimitExceeded
+from pawl_server.domain.ids import check_id, check_own_id, check_type
+from pawl_server.domain.limits import Limits
+from pawl_server.domain.payload import check_payload, digest_of, payload_digest, payload_parts, to_blob
+from pawl_server.domain.times import DAY, HOUR, SECOND, duration_ms
+from pawl_server.engine.inbox import SendItem
+from pawl_server.engine.instances import CreateItem
+from pawl_server.engine.types import TypeSettings
+
+MAX_TURN = (1 << 53) - 1
+
+
+def blob(field: str, payload: Payload, limit: str, maximum: int) -> bytes:
+    """A payload as it is stored; `limit` is the name of `maximum`, in bytes of data."""
+    check_payload(field, payload.encoding, payload.digest)
+    if len(payload.data) > maximum:
+        raise LimitExceeded(limit, len(payload.data), maximum)
+    return to_blob(payload.encoding, payload.data)
+
+
+def turn_number(value: int) -> int:
+    """A turn number, from 1."""
+    if not 1 <= value <= MAX_TURN:
+        raise InvalidField("turn", f"is {value}; turns are counted from 1")
+    return value
+
+
+def incarnation(value: int) -> int:
+    """An incarnation, or 0 for any."""
+    if value < 0:
+        raise InvalidField("incarnation", f"is {value}, below 0")
+    return value
+
+
+def page_size(value: int) -> int:
+    """The number of items of a page."""
+    if not 0 <= value <= bounds.PAGE_SIZE:
+        raise InvalidField("page_size", f"is {value}, not within 0 to {bounds.PAGE_SIZE}")
+    return value or bounds.PAGE_SIZE_DEFAULT
+
+
+def wait_ms(field: str, value: Duration) -> int:
+    """A wait of 0 to 10 minutes."""
+    return duration_ms(field, value, 0, bounds.WAIT_MS)
+
+
+def create_item(at: str, instance_id: str, spec: InstanceSpec, limits: Limits) -> CreateItem:
+    """An instance to create. `at` is the path of the spec."""
+    workflow_type = check_type(f"{at}workflow_type", spec.workflow_type)
+    version = check_id(f"{at}version", spec.version)
+    state = b""
+    parts: tuple[bytes, ...] = ()
+    if spec.HasField("state"):
+        payload = spec.state
+        state = blob(f"{at}state", payload, "state_bytes", limits.state_bytes)
+        parts = payload_parts(payload.encoding, payload.data, payload.digest)
+    lease = 0
+    if spec.HasField("lease_timeout"):
+        lease = duration_ms(f"{at}lease_timeout", spec.lease_timeout, SECOND, HOUR)
+    attempts = _within(f"{at}max_attempts", spec.max_attempts, 0, 1_000)
+    digest = digest_of(workflow_type.encode(), version.encode(), b"%d %d" % (lease, attempts), *parts)
+    return CreateItem(instance_id, workflow_type, version, digest, state, lease, attempts)
+
+
+def send_item(at: str, request: SendMessageRequest, limits: Limits) -> SendItem:
+    """A message to admit."""
+    instance_id = check_own_id(f"{at}instance_id", request.instance_id)
+    message_id = check_own_id(f"{at}message_id", request.message_id)
+    payload = request.message
+    message = blob(f"{at}message", payload, "message_bytes", limits.message_bytes)
+    digest = payload_digest(payload.encoding, payload.data, payload.digest)
+    origin = request.origin
+    if len(origin) > limits.origin_bytes:
+        raise LimitExceeded("origin_bytes", len(origin), limits.origin_bytes)
+    if not request.HasField("create_if_absent"):
+        return SendItem(instance_id, message_id, digest, message, origin, False, "", "", b"", b"", 0, 0)
+    new = create_item(f"{at}create_if_absent.", instance_id, request.create_if_absent, limits)
+    return SendItem(
+        instance_id,
+        message_id,
+        digest,
+        message,
+        origin,
+        True,
+        new.type,
+        new.version,
+        new.digest,
+        new.state,
+        new.lease_ms,
+        new.max_attempts,
+    )
+
+
+def type_settings(at: str, message: WorkflowType) -> TypeSettings:
+    """Settings of a workflow type; fields that are unset mean the default."""
+    settings: TypeSettings = {}
+    _spans(settings, at, message, (("lease_timeout", "lease_ms", SECOND, HOUR),))
+    _spans(settings, at, message, (("attempt_timeout", "attempt_timeout_ms", SECOND, 7 * DAY),))
+    if message.max_attempts:
+        settings["max_attempts"] = _within(f"{at}max_attempts", message.max_attempts, 1, 1_000)
+    if message.HasField("retry"):
+        _retry(settings, f"{at}retry.", message)
+    if message.HasField("retention"):
+        _retention(settings, f"{at}retention.", message)
+    return settings
+
+
+def _retry(settings: TypeSettings, at: str, message: WorkflowType) -> None:
+    retry = message.retry
+    spans = (
+        ("initial_delay", "backoff_initial_ms", 1, DAY),
+        ("max_delay", "backoff_max_ms", 1, DAY),
+    )
+    _spans(settings, at, retry, spans)
+    if retry.factor:
+        if not 1 <= retry.factor <= 100:
+            raise InvalidField(f"{at}factor", f"is {retry.factor}, not within 1 to 100")
+        settings["backoff_factor"] = retry.factor
+
+
+def _retention(settings: TypeSettings, at: str, message: WorkflowType) -> None:
+    keep = message.retention
+    counts = (
+        ("min_turns", keep.min_turns, 1, 2_000),
+        ("max_turns", keep.max_turns, 1, 100_000),
+        ("max_bytes", keep.max_bytes, 1 << 10, 1 << 30),
+    )
+    for name, value, low, high in counts:
+        if value:
+            settings[name] = _within(f"{at}{name}", value, low, high)
+    _spans(settings, at, keep, (("max_age", "max_age_ms", 0, 365 * DAY),))
+    if keep.keep_none:
+        if len(keep.ListFields()) > 1:
+            raise InvalidField(f"{at}keep_none", "excludes the other fields")
+        settings.update(min_turns=0, max_age_ms=0)
+
+
+def _spans(
+    settings: TypeSettings, at: str, message: Any, spans: tuple[tuple[str, str, int, int], ...]
+) -> None:
+    for field, name, low, high in spans:
+        if message.HasField(field):
+            settings[name] = duration_ms(f"{at}{field}", getattr(message, field), low, high)
+
+
+def _within(field: str, value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise InvalidField(field, f"is {value}, not within {low} to {high}")
+    return value

@@ -1,0 +1,43 @@
+"""InstanceService."""
+
+from __future__ import annotations
+
+from pawl.v1 import instance_service_pb2 as pb
+from pawl_server.domain.ids import check_optional_id, check_own_id, check_type
+from pawl_server.engine import Engine
+from pawl_server.rpc import convert
+from pawl_server.rpc.call import Context, Gate, unary
+
+
+class InstanceService:
+    """Creates and reads instances."""
+
+    def __init__(self, engine: Engine, gate: Gate) -> None:
+        self.gate = gate
+        self._engine = engine
+
+    @unary()
+    async def CreateInstance(
+        self, request: pb.CreateInstanceRequest, context: Context
+    ) -> pb.CreateInstanceResponse:
+        """Creates an instance, or repeats the first answer."""
+        instance_id = check_own_id("instance_id", request.instance_id)
+        check_optional_id("request_id", request.request_id)
+        item = convert.create_item("spec.", instance_id, request.spec, self._engine.limits)
+        return pb.CreateInstanceResponse(instance=await self._engine.instances.create(item))
+
+    @unary()
+    async def GetInstance(self, request: pb.GetInstanceRequest, context: Context) -> pb.GetInstanceResponse:
+        """Reads an instance with its state."""
+        instance_id = check_own_id("instance_id", request.instance_id)
+        return pb.GetInstanceResponse(instance=await self._engine.instances.get(instance_id))
+
+    @unary()
+    async def ListInstances(
+        self, request: pb.ListInstancesRequest, context: Context
+    ) -> pb.ListInstancesResponse:
+        """Reads a page of the instances of a type."""
+        workflow_type = check_type("workflow_type", request.workflow_type)
+        size = convert.page_size(request.page_size)
+        instances, token = await self._engine.instances.list(workflow_type, size, request.page_token)
+        return pb.ListInstancesResponse(instances=instances, next_page_token=token)

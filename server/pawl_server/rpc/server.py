@@ -1,0 +1,108 @@
+"""The gRPC server: its services, options and addresses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from pawl.v1 import admin_service_pb2, instance_service_pb2, message_service_pb2, turn_service_pb2
+from pawl_server.engine import Engine
+from pawl_server.rpc.admin_service import AdminService
+from pawl_server.rpc.call import Gate
+from pawl_server.rpc.handlers import Handlers
+from pawl_server.rpc.health import Health
+from pawl_server.rpc.instance_service import InstanceService
+from pawl_server.rpc.message_service import MessageService
+from pawl_server.rpc.turn_service import TurnService
+
+log = logging.getLogger(__name__)
+
+MAX_RECEIVE_BYTES = 4 << 20
+MAX_SEND_BYTES = 32 << 20
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+    ("grpc.max_send_message_length", MAX_SEND_BYTES),
+    # A second server on the same port is an error, not a way to share it.
+    ("grpc.so_reuseport", 0),
+    # Clients may ping each 10 s, also without a call, to find a dead connection; the server does the same.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 9_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
+Extra = tuple[ServiceDescriptor, object]
+"""A further service: its descriptor and the object that has its methods."""
+
+
+class AddressInUse(OSError):
+    """The address can't be listened on."""
+
+
+def service(module: object, name: str) -> ServiceDescriptor:
+    """Descriptor of a service of a generated module."""
+    return module.DESCRIPTOR.services_by_name[name]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class RpcServer:
+    """One gRPC server on one address."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._gate: Gate | None = None
+        self._health: Health | None = None
+
+    def bind(self, host: str, port: int) -> str:
+        """Takes the address, and returns it: `host:port`, or `unix:/path`. Raises AddressInUse.
+
+        Nothing is answered before `start`.
+        """
+        wanted = host if host.startswith("unix:") else f"{f'[{host}]' if ':' in host else host}:{port}"
+        try:
+            bound = self._server.add_insecure_port(wanted)
+        except RuntimeError as error:
+            raise AddressInUse(f"can't listen on {wanted}: {error}") from None
+        self.address = wanted if host.startswith("unix:") else f"{wanted.rpartition(':')[0]}:{bound}"
+        return self.address
+
+    async def start(self, engine: Engine, gate: Gate, extra: Iterable[Extra] = ()) -> None:
+        """Answers calls from now on; `extra` are services beside the unary ones of this package."""
+        own: tuple[Extra, ...] = (
+            (service(instance_service_pb2, "InstanceService"), InstanceService(engine, gate)),
+            (service(message_service_pb2, "MessageService"), MessageService(engine, gate)),
+            (service(turn_service_pb2, "TurnService"), TurnService(engine, gate)),
+            (service(admin_service_pb2, "AdminService"), AdminService(engine, gate)),
+        )
+        handlers = Handlers()
+        for descriptor, servicer in (*own, *extra):
+            handlers.add(descriptor, servicer)
+        self._server.add_generic_rpc_handlers((handlers,))
+        self._gate = gate
+        self._health = Health(engine.store.ping, handlers.names)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self._server)
+        shown = (*handlers.names, service(health_pb2, "Health").full_name, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(shown, self._server)
+        await self._health.start()
+        await self._server.start()
+
+    async def drain(self) -> None:
+        """Takes no new calls from now on; those under way go on."""
+        if self._gate is not None and self._health is not None:
+            self._gate.draining = True
+            await self._health.drain()
+
+    async def stop(self, grace_s: float) -> None:
+        """Gives the address back, lets calls end within the grace, cuts the others."""
+        if self._health is not None:
+            await self._health.stop()
+        await self._server.stop(grace_s)
