@@ -35,6 +35,8 @@ CONFIGURATION = {
     "auto-aof-rewrite-min-size": "512mb",
     "auto-aof-rewrite-percentage": "200",
     "save": "",
+    # Long listpacks are slow: at 512 entries a turn costs Redis about a quarter more than at 64.
+    "hash-max-listpack-entries": "64",
     "hash-max-listpack-value": "1024",
     "maxmemory-policy": "noeviction",
 }
