@@ -26,6 +26,8 @@ _PAUSED, _DELETING, _GC, _AWAITED, _OWN_SETTINGS = 1, 2, 4, 8, 16
 """Bits of FLAGS."""
 _IDLE, _ACTIVE, _BLOCKED, _STOPPED, _DELETED = 1, 2, 3, 4, 5
 """Instance status, as in lib/ledger.lua and pawl.v1.InstanceStatus."""
+_TAG = re.compile(r"\{[^{}]+\.\d+\.[0-9a-f]+\}")
+"""A partition's prefix, as store/keys.py makes it."""
 _ENTRY_KINDS = {TurnState.RUNNING: "lease", TurnState.BACKOFF: "backoff"}
 
 
@@ -59,6 +61,14 @@ def violations(redis: RedisServer, tag: str) -> list[str]:
     found = [text for name in names for text in _check_key(redis, tag, name)]
     partition = Partition({name: read_key(redis, tag + name) for name in names})
     return found + [text for check in _CHECKS for text in check(partition)]
+
+
+def violations_everywhere(redis: RedisServer) -> list[str]:
+    """Returns the broken rules of all partitions of all namespaces on `redis`, and keys outside of any."""
+    names = [key.decode() for key in redis.call("KEYS", "*")]
+    tags = {match[0] for match in map(_TAG.match, names) if match}
+    strays = [f"{name}: outside of every namespace" for name in names if not name.startswith("{")]
+    return strays + [f"{tag} {text}" for tag in sorted(tags) for text in violations(redis, tag)]
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,7 @@ class Instance:
         raw, receipt = self.fields.get(f"{turn}.m"), self.receipt(turn)
         if raw is not None:
             return unpack(raw)[1]
-        return receipt["R_MESSAGE_ID"] if receipt else None
+        return (receipt["R_MESSAGE_ID"] or None) if receipt else None
 
     def steps(self, turn: int) -> list[list[Any]]:
         """The saved steps of a turn, up to the first gap, the one inside the receipt last."""

@@ -76,23 +76,31 @@ local function unit_write_ready()
   end
 end
 
-local function unit_write_sets(server)
-  local add, rem = {}, {}
+-- What sweep and lists start from goes first: an entry too many is found and removed, one too few never would be.
+local function unit_write_entries()
+  local add = {}
   for id, member in pairs(BUSY) do
     if member then
       add[#add + 1] = id
-    else
-      rem[#rem + 1] = id
     end
   end
   if #add > 0 then
     unit_write('SADD', T .. 'busy', add)
   end
-  if #rem > 0 then
-    unit_write('SREM', T .. 'busy', rem)
-  end
   for name, entries in pairs(INDEX) do
     unit_write('ZADD', T .. 'ids:' .. name, entries)
+  end
+end
+
+local function unit_write_sets(server)
+  local rem = {}
+  for id, member in pairs(BUSY) do
+    if not member then
+      rem[#rem + 1] = id
+    end
+  end
+  if #rem > 0 then
+    unit_write('SREM', T .. 'busy', rem)
   end
   for tv, expiry in pairs(WAITERS) do
     if expiry then
@@ -140,6 +148,7 @@ local function unit_commit(server)
   if #meta > 0 then
     redis.call('HSET', T .. 'meta', unpack(meta))
   end
+  unit_write_entries()
   for i = 1, #ORDER do
     local u = ORDER[i]
     if u.r then

@@ -1,0 +1,158 @@
+"""Each invariant notices what it is there for: a sound state is damaged in one place at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgpack
+import pytest
+
+from pawl_server.store.records import pack_type
+from tests.support.invariants import constants, unpack, violations, violations_everywhere
+from tests.support.lua_harness import Harness
+from tests.support.redis_server import RedisServer
+
+Damage = Callable[[Harness], None]
+STEP = {"key": "one", "kind": "run", "output": b"json\x001"}
+
+
+@pytest.fixture
+def sound(redis_server: RedisServer, redis_url: str) -> Harness:
+    """Instances in every state: a idle, b running, c in backoff, d queued, e blocked; f idle and trimmed."""
+    harness = Harness(redis_server)
+    harness.one("put_type", name="t", settings=pack_type({"min_turns": 1, "max_age_ms": 0}), digest=b"d")
+    for name in "abcdeff":
+        harness.now += 1
+        message = {"message_id": f"m{harness.now}", "message": b"json\0{}"}
+        harness.one("send", id=name, create=True, type="t", version="v", **message)
+    leases = _claim(harness)
+    harness.one("checkpoint", n=1, digest=b"1", **STEP, **leases["a"])
+    last = {**STEP, "key": "two"}
+    harness.one(
+        "finish", n=2, digest=b"2", has_reply=True, result=b"json\0r", has_step=True, **last, **leases["a"]
+    )
+    harness.one("checkpoint", n=1, digest=b"1", **STEP, **leases["b"])
+    harness.one("fail", n=1, digest=b"1", reason="R", delay_ms=-1, **leases["c"])
+    harness.one("fail", n=1, digest=b"1", reason="R", final=True, **leases["e"])
+    harness.one("finish", n=1, digest=b"1", **leases["f"])
+    harness.one("finish", n=1, digest=b"1", **_claim(harness)["f"])
+    harness.one("release", n=1, digest=b"1", **leases["d"])
+    harness.one("await", id="b", turn=1)
+    harness.one("trim", id="f")
+    return harness
+
+
+def _claim(harness: Harness) -> dict[str, dict[str, Any]]:
+    [reply] = harness.call("claim", items=[{"tv": "t:v", "limit": 9}]).replies
+    return {
+        view[0].decode(): {"id": view[0].decode(), "inc": view[1], "turn": view[2], "fence": view[3]}
+        for view in reply.turns
+    }
+
+
+def redis(*command: bytes | str | int) -> Damage:
+    """Runs a command whose second word is a key without the partition's tag."""
+    return lambda harness: harness.redis.call(command[0], f"{harness.tag}{command[1]}", *command[2:])
+
+
+def _packed(*values: Any) -> bytes:
+    return cast(bytes, msgpack.packb(values))
+
+
+def record(instance_id: str, lib: str = "record", field: str = "r", **values: Any) -> Damage:
+    """Overwrites elements of a packed record."""
+
+    def damage(harness: Harness) -> None:
+        key = f"{harness.tag}i:{instance_id}"
+        packed = unpack(harness.redis.call("HGET", key, field))
+        for name, value in values.items():
+            at = constants(lib)[name] - 1
+            packed += [0] * (at + 1 - len(packed))
+            packed[at] = value
+        harness.redis.call("HSET", key, field, _packed(*packed))
+
+    return damage
+
+
+def status_of_newest_event(harness: Harness) -> None:
+    key = f"{harness.tag}e:a"
+    event = unpack(harness.redis.call("LINDEX", key, -1))
+    harness.redis.call("LSET", key, -1, _packed(*event[:7], 3, *event[8:]))
+
+
+def test_a_sound_state_has_no_violation(sound: Harness) -> None:
+    assert violations(sound.redis, sound.tag) == []
+    assert violations_everywhere(sound.redis) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (redis("SET", "stray", "x"), "stray: not in the key catalogue"),
+        (redis("SADD", "types", "x"), "types: is a"),
+        (redis("HSET", "meta:x", "a", 1), "meta:x: does not look like meta"),
+        (redis("EXPIRE", "due", 1000), "due: has a time to live"),
+        (redis("ZREM", "due", "lease:b"), "b: reasons to wake are [], wanted ['lease']"),
+        (redis("ZREM", "due", "backoff:c"), "c: reasons to wake are [], wanted ['backoff']"),
+        (redis("ZREM", "ready:t:v:0", "d"), "d: reasons to wake are [], wanted ['ready t:v']"),
+        (
+            redis("ZADD", "ready:t:v:0", 1, "b"),
+            "b: reasons to wake are ['lease', 'ready t:v'], wanted ['lease']",
+        ),
+        (redis("ZADD", "ready:t:v:0", 1, "e"), "e: reasons to wake are ['ready t:v'], wanted []"),
+        (redis("ZADD", "due", 1, "backoff:gone"), "gone: reasons to wake are ['backoff'], wanted []"),
+        (redis("ZADD", "due", 1, "sleep:a"), "due: unknown kind sleep"),
+        (redis("ZADD", "due", 1, "lease:b"), "b: lease is due at 1.0, before its deadline"),
+        (redis("SREM", "busy", "e"), "busy: "),
+        (redis("SADD", "busy", "a"), "busy: "),
+        (redis("ZREM", "types", "t:v"), "types: lacks t:v"),
+        (redis("ZADD", "ids:t", 1, "a"), "ids: "),
+        (redis("ZREM", "due", "gc:f"), "due: gc entries of [], flags of ['f']"),
+        (redis("HSET", "meta", "fence", 1), "meta: fence"),
+        (redis("HSET", "meta", "incarnation", 1), "meta: incarnation"),
+        (record("b", FENCE=3), "meta: fence given out twice"),
+        (record("b", INC=1), "meta: incarnation given out twice"),
+        (record("b", PENDING=2), "b: pending is 2, a recount gives 1"),
+        (record("b", KEPT=3), "b: oldest 1, kept 3, head 1, tail 1 are out of order"),
+        (record("a", STATE=1), "a: state 1 with 0 pending turns"),
+        (record("d", STATE=11), "d: the head has the final state 11"),
+        (record("b", HOW=3), "b: running with fence"),
+        (record("a", KBYTES=1), "a: kept bytes are 1, a recount gives"),
+        (record("a", "receipt", "1.h", R_BYTES=1), "a: turn 1: the receipt says (1, 2)"),
+        (record("b", BYTES=1), "b: the head has"),
+        (record("b", STEPS=0), "b: the head has 1 steps, the record says 0"),
+        (redis("HSET", "i:b", "k", "other"), "b: step keys are"),
+        (record("b", FLAGS=0), "b: flags 0, servers that await a turn are b'server01'"),
+        (record("a", FLAGS=16), "a: flags 16, settings of its own are [0, 0]"),
+        (redis("HDEL", "i:a", "1.m"), "a: field 1.m is missing"),
+        (redis("HDEL", "i:a", "1.h"), "a: field 1.h is missing"),
+        (redis("HDEL", "i:c", "1.f"), "c: field 1.f is missing"),
+        (redis("HSET", "i:a", "2.m", "x"), "a: field 2.m should not be there"),
+        (
+            redis("HSET", "i:a", "1.2", _packed(1, "k", "r", "x", "d", 1, 1)),
+            "a: field 1.2 should not be there",
+        ),
+        (
+            redis("HSET", "i:f", "1.m", _packed(1, "m", "d", "x", "", 1, 0, "")),
+            "f: field 1.m should not be there",
+        ),
+        (redis("HSET", "i:a", "d:other", 1), "a: field d:other should not be there"),
+        (record("f", "receipt", "1.h", R_REPLY=b"left"), "f: field 1.h without payloads is missing"),
+        (redis("HSET", "i:gone", "s", "x"), "i:gone: has no record"),
+        (redis("RPUSH", "e:a", _packed(*[1] * 9)), "e:a: 5 events kept of 4"),
+        (redis("LTRIM", "e:a", 1, -1), "e:a: 3 events kept of 4"),
+        (redis("RPUSH", "e:gone", "x"), "e:gone: ledger without an instance"),
+        (status_of_newest_event, "e:a: newest event TURN_COMPLETED says status 3, it is 1"),
+    ],
+)
+def test_damage_is_noticed(sound: Harness, damage: Damage, found: str) -> None:
+    if found == "types: is a":
+        sound.redis.call("DEL", f"{sound.tag}types")
+    damage(sound)
+    assert any(text.startswith(found) for text in violations(sound.redis, sound.tag))
+
+
+def test_keys_outside_of_namespaces_are_noticed(sound: Harness) -> None:
+    sound.redis.call("SET", "pawl:stray", "x")
+    assert violations_everywhere(sound.redis) == ["pawl:stray: outside of every namespace"]
