@@ -1,0 +1,267 @@
+"""The workloads W1 to W4, W6, W7. Each returns one row and checks exact delivery."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from bench.fleet import Fleet
+from bench.slots import DONE, GO, MARK, STARTED, TIMES, WORKER
+from bench.worker_main import many, one, stuck
+from pawl import Client, Message
+from pawl.client import NewInstance
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much work; `quick` is for a look, not for a result."""
+
+    instances: int = 200
+    turns: int = 125
+    many_instances: int = 100
+    closed: int = 200
+    steps: int = 200
+    parked: int = 10_000
+    recoveries: int = 3
+
+
+QUICK = Sizes(instances=50, turns=20, many_instances=20, closed=30, steps=50, parked=1_000, recoveries=1)
+
+
+def percentiles(seconds: Iterable[float]) -> tuple[float, float]:
+    """p50 and p99 in ms."""
+    ordered = sorted(seconds)
+    return (
+        round(statistics.median(ordered) * 1e3, 3),
+        round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1e3, 3),
+    )
+
+
+def _worker(fleet: Fleet, slot: int, index: int = 0) -> float:
+    return fleet.slots.get(WORKER * (index + 1) + slot)
+
+
+async def _until(fleet: Fleet, ready: Callable[[], bool], seconds: float = 120) -> None:
+    await asyncio.to_thread(fleet.slots.wait, ready, seconds, fleet.alive)
+
+
+async def _admit(client: Client, prefix: str, sizes: Sizes) -> None:
+    """Sends round robin; the client coalesces what is sent in one tick."""
+    new = NewInstance(one)
+    for number in range(sizes.turns):
+        batch = [
+            Message(f"{prefix}{i}", {"n": number, "pad": "x" * 90}, id=f"m{number}", create=new)
+            for i in range(sizes.instances)
+        ]
+        await client.send_many(batch)
+
+
+async def _counts(client: Client, prefix: str, sizes: Sizes) -> bool:
+    async def count(i: int) -> int:
+        return (await client.get(f"{prefix}{i}")).state["count"]
+
+    return all(n == sizes.turns for n in await asyncio.gather(*(count(i) for i in range(sizes.instances))))
+
+
+class Usage:
+    """CPU per turn by process, and the share of the machine that others used."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._before, self._start = fleet, fleet.cpu(), time.monotonic()
+
+    def row(self, turns: int) -> Row:
+        """Microseconds of CPU per turn, and foreign CPU in percent of one core."""
+        now, seconds = self._fleet.cpu(), time.monotonic() - self._start
+        used = {key: now[key] - self._before[key] for key in now}
+        foreign = used["machine"] - sum(value for key, value in used.items() if key != "machine")
+        row: Row = {
+            f"{key}_us": round(used[key] / turns * 1e6, 1) for key in ("store", "server", "worker", "client")
+        }
+        row["foreign_pct"] = round(max(0.0, foreign) / seconds * 100, 1)
+        return row
+
+
+async def w1(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
+    """Turns/s: instances x turns of one step, admitted before the worker runs, concurrency 64."""
+    n = sizes.instances * sizes.turns
+    begin = time.monotonic()
+    await _admit(client, "w1-", sizes)
+    admitted = time.monotonic() - begin
+    fleet.start_worker()
+    await asyncio.sleep(1.0)  # the interpreter of the worker starts; it waits for GO
+    usage, begin = Usage(fleet), time.monotonic()
+    fleet.slots.set(GO, 1)
+    await _until(fleet, lambda: _worker(fleet, DONE) >= n)
+    seconds = time.monotonic() - begin
+    row = usage.row(n)
+    exact = await _counts(client, "w1-", sizes) and _worker(fleet, STARTED) == n
+    return {
+        "turns_per_s": round(n / seconds, 1),
+        "admitted_per_s": round(n / admitted, 1),
+        **row,
+        "exact": exact,
+    }
+
+
+async def w1b(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
+    """The same while admission runs."""
+    n = sizes.instances * sizes.turns
+    fleet.start_worker()
+    fleet.slots.set(GO, 1)
+    await _warm(fleet, client)
+    usage, begin = Usage(fleet), time.monotonic()
+    base = _worker(fleet, DONE)
+    await _admit(client, "w1b-", sizes)
+    await _until(fleet, lambda: _worker(fleet, DONE) >= base + n)
+    seconds = time.monotonic() - begin
+    row = usage.row(n)
+    exact = await _counts(client, "w1b-", sizes) and _worker(fleet, STARTED) == base + n
+    return {"turns_per_s": round(n / seconds, 1), **row, "exact": exact}
+
+
+async def _warm(fleet: Fleet, client: Client) -> None:
+    for i in range(20):
+        await client.send(f"warm-{i}", {"n": 0}, create=one, wait=30)
+
+
+async def w2(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
+    """Steps/s: turns of 20 steps."""
+    fleet.start_worker()
+    fleet.slots.set(GO, 1)
+    await _warm(fleet, client)
+    base = _worker(fleet, DONE)
+    usage, begin = Usage(fleet), time.monotonic()
+    await client.send_many(
+        [Message(f"w2-{i}", {"steps": 20}, id="m", create=many) for i in range(sizes.many_instances)]
+    )
+    await _until(fleet, lambda: _worker(fleet, DONE) >= base + sizes.many_instances)
+    seconds, steps = time.monotonic() - begin, sizes.many_instances * 20
+    row = usage.row(steps)
+    turns = await asyncio.gather(*(client.get_turn(f"w2-{i}", 1) for i in range(sizes.many_instances)))
+    exact = (
+        all(len(turn.steps) == 20 for turn in turns)
+        and _worker(fleet, STARTED) == base + sizes.many_instances
+    )
+    return {
+        "steps_per_s": round(steps / seconds, 1),
+        "turns_per_s": round(sizes.many_instances / seconds, 1),
+        **row,
+        "exact": exact,
+    }
+
+
+async def w3(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
+    """Turn latency: one instance, each message sent when the turn before is done."""
+    fleet.start_worker()
+    fleet.slots.set(GO, 1)
+    await _warm(fleet, client)
+    times = []
+    for i in range(sizes.closed):
+        begin = time.perf_counter()
+        await client.send("w3", {"n": i}, id=f"m{i}", create=one, wait=30)
+        times.append(time.perf_counter() - begin)
+    p50, p99 = percentiles(times)
+    exact = (await client.get("w3")).state["count"] == sizes.closed
+    return {"turns_per_s": round(sizes.closed / sum(times), 1), "p50_ms": p50, "p99_ms": p99, "exact": exact}
+
+
+async def w4(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
+    """Step latency: one turn of many steps; the limit of steps per turn is raised for it."""
+    fleet.start_worker()
+    fleet.slots.set(GO, 1)
+    await _warm(fleet, client)
+    await client.send("w4", {"steps": sizes.steps, "times": True}, id="m", create=many, wait=60)
+    marks = [fleet.slots.get(TIMES + k) for k in range(sizes.steps + 1)]
+    steps = [after - before for before, after in pairwise(marks)]
+    p50, p99 = percentiles(steps)
+    exact = len((await client.get_turn("w4", 1)).steps) == sizes.steps
+    return {"steps_per_s": round(sizes.steps / sum(steps), 1), "p50_ms": p50, "p99_ms": p99, "exact": exact}
+
+
+async def w6(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
+    """Bytes of the store's memory per instance: idle after creation, and with its first message waiting."""
+    import redis.asyncio
+
+    store = redis.asyncio.Redis(unix_socket_path=_socket(fleet))
+    try:
+
+        async def used() -> int:
+            return (await store.info("memory"))["used_memory"]
+
+        state = {"count": 0, "pad": "s" * 100}
+        await client.create("w6-first", one, state=state)
+        empty, disk = await used(), fleet.store_bytes()
+        for begin in range(0, sizes.parked, 500):
+            ids = range(begin, min(begin + 500, sizes.parked))
+            await asyncio.gather(*(client.create(f"w6-{i:09d}", one, state=state) for i in ids))
+        idle = await used()
+        await client.send_many(
+            [Message(f"w6-{i:09d}", {"n": i, "pad": "x" * 80}, id="m") for i in range(sizes.parked)]
+        )
+        waiting = await used()
+        exact = (await client.get(f"w6-{sizes.parked - 1:09d}")).pending_turns == 1
+    finally:
+        await store.aclose()
+    return {
+        "bytes": round((waiting - empty) / sizes.parked),
+        "idle_bytes": round((idle - empty) / sizes.parked),
+        "disk_bytes": round((fleet.store_bytes() - disk) / sizes.parked),
+        "exact": exact,
+    }
+
+
+def _socket(fleet: Fleet) -> str:
+    """Unix socket of the embedded store."""
+    for file in (fleet.path / "data").rglob("*.sock"):
+        return str(file)
+    raise RuntimeError("the embedded store has no socket in its folder")
+
+
+async def w7(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
+    """Recovery: kill -9 of a worker inside a step; time until a second, connected worker runs that step."""
+    times = []
+    fleet.slots.set(GO, 1)
+    for k in range(sizes.recoveries):
+        fleet.slots.set(WORKER + MARK, 0)
+        fleet.start_worker("first", index=0)
+        await client.send(f"w7-{k}", {}, id="m", create=stuck)
+        await _until(fleet, lambda: _worker(fleet, MARK) > 0)
+        if k == 0:
+            fleet.start_worker("second", index=1)
+            await asyncio.sleep(1.5)
+        fleet.slots.set(2 * WORKER + MARK, 0)
+        killed = time.monotonic()
+        fleet.kill("first")
+        await _until(fleet, lambda: _worker(fleet, MARK, 1) > 0)
+        times.append(_worker(fleet, MARK, 1) - killed)
+        await client.await_turn(f"w7-{k}", 1, wait=30)
+    turns = await asyncio.gather(*(client.get_turn(f"w7-{k}", 1) for k in range(sizes.recoveries)))
+    exact = all(len(turn.steps) == 2 and turn.attempt == 2 for turn in turns)
+    return {"recovery_s": round(statistics.median(times), 3), "exact": exact}
+
+
+WORKLOADS: dict[str, Callable[[Fleet, Client, Sizes], Awaitable[Row]]] = {
+    "W1": w1, "W1b": w1b, "W2": w2, "W3": w3, "W4": w4, "W6": w6, "W7": w7,
+}  # fmt: skip
+
+
+async def run(name: str, sizes: Sizes) -> Row:
+    """Runs one workload on a fleet of its own."""
+    fleet = Fleet({"PAWL_LIMIT_STEPS_PER_TURN": str(sizes.steps), "PAWL_LOG_LEVEL": "warning"})
+    try:
+        client = await fleet.start()
+        try:
+            row = await WORKLOADS[name](fleet, client, sizes)
+        finally:
+            await client.close()
+    finally:
+        fleet.stop()
+    columns = ("turns_per_s", "steps_per_s", "p50_ms", "p99_ms", "bytes", "recovery_s", "exact")
+    return {"workload": name, **{column: row.pop(column, None) for column in columns}, **row}
