@@ -10,6 +10,7 @@ The protos need the tool venv (tools/requirements-gen.txt). Started with another
 import argparse
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -76,15 +77,16 @@ def leftovers() -> list[str]:
 
 
 def tool_python() -> Path:
-    """Returns the Python of `.venv-gen`; makes the venv if it is not there."""
+    """Returns the Python of `.venv-gen`; makes the venv, or installs into it what the requirements say now."""
     folder = ROOT / ".venv-gen"
     python = folder / "bin" / "python"
     if not python.exists():
         print(f"making {folder.name}")
         venv.create(folder, with_pip=True)
-    probe = subprocess.run([str(python), "-c", "import click, grpc_tools"], capture_output=True, check=False)
-    if probe.returncode:
+    installed = folder / "requirements-gen.txt"
+    if not matches(installed, REQUIREMENTS.read_text(encoding="utf-8")):
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-r", str(REQUIREMENTS)], check=True)
+        shutil.copyfile(REQUIREMENTS, installed)
     return python
 
 
