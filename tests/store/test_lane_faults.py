@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 
 import pytest
@@ -112,6 +113,15 @@ async def test_slow_replies_that_keep_coming_are_no_timeout(connect: Connect, re
         for future in futures:
             await future
         assert lane.metrics.timeouts == 0
+
+
+async def test_a_process_that_stood_still_does_not_blame_redis(connect: Connect, redis_url: str) -> None:
+    lane = await connect(redis_url, reply_timeout=0.05)
+    futures = [lane.call(ECHO, KEY, [i]) for i in range(3)]
+    await asyncio.sleep(0)
+    time.sleep(0.2)  # noqa: ASYNC251 - the loop is blocked on purpose
+    assert [value(await future) for future in futures] == [b"0", b"1", b"2"]
+    assert lane.metrics.resets == 0
 
 
 @pytest.mark.spec("R-STORE-4")

@@ -24,7 +24,7 @@ import hiredis
 
 from pawl_server.store.errors import ScriptFailed, StoreMemory, StoreMoving, StoreRefused, StoreUnavailable
 from pawl_server.store.script_call import URGENT, Arg, Script
-from pawl_server.store.wire import Call, Wire, pack
+from pawl_server.store.wire import Call, Wire, load_call, pack
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ SLOT_MOVES = frozenset(("ASK", "TRYAGAIN"))
 
 FATAL = (StoreRefused, ScriptFailed)
 """Errors of the first set-up that waiting does not cure."""
+
+LOOK_AGAIN = 0.05
+"""Seconds between the moment a connection seems silent and the moment it is given up."""
 
 MAX_RELOADS = 3
 """How often a call may be answered by NOSCRIPT before it fails."""
@@ -107,6 +110,7 @@ class Lane:
         self._wire: Wire | None = None
         self._repeats: list[Call] = []
         self._silence: asyncio.TimerHandle | None = None
+        self._suspect = 0.0
         self._expiry: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] = self._loop.create_future()
@@ -317,7 +321,13 @@ class Lane:
             return
         due = wire.progress_at + self._options.reply_timeout
         if self._loop.time() < due:
+            self._suspect = 0.0
             self._silence = self._loop.call_at(due, self._watch_silence)
+            return
+        if self._suspect != wire.progress_at:
+            # The machine may have stood still, Redis with it: replies get a moment to arrive.
+            self._suspect = wire.progress_at
+            self._silence = self._loop.call_later(LOOK_AGAIN, self._watch_silence)
             return
         self.metrics.timeouts += 1
         wire.abort()
@@ -381,13 +391,6 @@ class Lane:
         except BaseException:
             wire.abort()
             raise
-
-
-def load_call(loop: asyncio.AbstractEventLoop, script: Script[Any]) -> Call:
-    """A SCRIPT LOAD whose result nobody awaits: if it fails, the next EVALSHA says so."""
-    future = loop.create_future()
-    future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return Call(pack((b"SCRIPT", b"LOAD", script.text)), future, None, 0.0)
 
 
 def _fail(call: Call, error: Exception) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,8 +53,7 @@ class _Ear(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hear: Callable[[list[Any]], None]) -> None:
         self.lost: asyncio.Future[str] = loop.create_future()
-        self.heard_at = loop.time()
-        self._loop = loop
+        self.silent_rounds = 0
         self._hear = hear
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: asyncio.Transport | None = None
@@ -76,7 +76,7 @@ class _Ear(asyncio.Protocol):
         self.end(f"Redis closed the connection ({exc})" if exc else "Redis closed the connection")
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = self._loop.time()
+        self.silent_rounds = 0
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not _NOTHING:
@@ -162,11 +162,14 @@ class Listener:
             self._ear = ear
             self._introduce(ear)
             self.metrics.connects += 1
+            limit = math.ceil(self._options.silence_limit / self._options.ping_interval)
             while not ear.lost.done():
-                await asyncio.wait([ear.lost], timeout=self._options.ping_interval)
-                if self._loop.time() - ear.heard_at > self._options.silence_limit:
+                # Rounds and not time: while this process stood still, Redis may have answered.
+                ear.silent_rounds += 1
+                if ear.silent_rounds > limit:
                     ear.end(f"Redis was silent for {self._options.silence_limit:g} s")
                 ear.send("PING")
+                await asyncio.wait([ear.lost], timeout=self._options.ping_interval)
             self.last_error = ear.lost.result()
             self.metrics.resets += 1
         finally:

@@ -39,6 +39,13 @@ class Call:
         self.reloads = 0
 
 
+def load_call(loop: asyncio.AbstractEventLoop, script: Script[Any]) -> Call:
+    """A SCRIPT LOAD whose result nobody awaits: if it fails, the next EVALSHA says so."""
+    future = loop.create_future()
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return Call(pack((b"SCRIPT", b"LOAD", script.text)), future, None, 0.0)
+
+
 class Owner(Protocol):
     """What a wire tells its lane. All calls come from the event loop."""
 
