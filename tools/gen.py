@@ -57,10 +57,10 @@ def main() -> int:
 
 def generate(root: Path) -> dict[str, str]:
     """Returns the text of every generated file by its path under `root`."""
-    from tools.generators import cli_page, keys_page, protos, scripts, states, transitions_page
+    from tools.generators import cli_page, keys_page, protos, scripts, settings_page, states, transitions_page
 
     files: dict[str, str] = {}
-    for generator in (protos, scripts, states, transitions_page, keys_page, cli_page):
+    for generator in (protos, scripts, states, transitions_page, keys_page, cli_page, settings_page):
         files.update(generator.generate(root))
     return files
 
@@ -77,7 +77,7 @@ def leftovers() -> list[str]:
 
 
 def tool_python() -> Path:
-    """Returns the Python of `.venv-gen`; makes the venv, or installs into it what the requirements say now."""
+    """Returns the Python of `.venv-gen`, made and brought up to its requirements if need be."""
     folder = ROOT / ".venv-gen"
     python = folder / "bin" / "python"
     if not python.exists():
