@@ -56,9 +56,11 @@ def is_sleep(node: ast.AST) -> bool:
 
 
 def sleeps(path: Path) -> list[str]:
-    """Returns the places of a file where it waits for a fixed time instead of for a condition."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return [f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}" for node in nodes if is_sleep(node)]
+    """Returns where a file waits for a fixed time instead of for a condition, without giving a reason."""
+    text = path.read_text(encoding="utf-8")
+    lines = [getattr(node, "lineno", 0) for node in ast.walk(ast.parse(text)) if is_sleep(node)]
+    excused = [number for number, line in enumerate(text.splitlines(), 1) if "noqa: ASYNC251 - " in line]
+    return [f"{path.relative_to(ROOT)}:{line}" for line in lines if line not in excused]
 
 
 def test_no_test_waits_for_a_fixed_time() -> None:
