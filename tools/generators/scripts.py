@@ -1,11 +1,13 @@
 """store/scripts_gen.py: one typed call per Lua script, from the headers."""
 
 import keyword
+from collections.abc import Sequence
 from pathlib import Path
 
 from pawl_server.store.bundle import load_bundles
 from pawl_server.store.lua_header import Field, Header, LuaError, Reply
 
+WIDTH = 110
 TARGET = "server/pawl_server/store/scripts_gen.py"
 
 _HEAD = '''# ruff: noqa
@@ -68,14 +70,11 @@ def _script(header: Header) -> str:
     classes = [f"{prefix}{camel(reply.word)}" for reply in replies]
     if f"{prefix}Item" in classes or any(reply.word == "MOVING" for reply in replies):
         raise LuaError(header.path, 1, "reply words ITEM and MOVING are taken; MOVING is implied everywhere")
-    parts: list[str] = []
-    if header.items:
-        doc = f"One item of `{name}`."
-        parts.append(_tuple(f"{prefix}Item", doc, header.items))
+    parts = [_tuple(f"{prefix}Item", f"One item of `{name}`.", header.items)] if header.items else []
     parts += [_tuple(cls, "", reply.fields, reply.word) for cls, reply in zip(classes, replies, strict=True)]
-    parts.append(f"\n\n{prefix}Reply = {' | '.join(classes)}\n")
+    parts.append(f"\n\n{_union(f'{prefix}Reply = ', classes)}\n")
     makers = "\n".join(
-        f'    b"{reply.word}": lambda r: {cls}({_decoded(reply)}),'
+        wrap(f'    b"{reply.word}": lambda r: {cls}(', _decoded(reply), "),")
         for cls, reply in zip(classes, replies, strict=True)
     )
     of_reply = f"Callable[[Sequence[Any]], {prefix}Reply]"
@@ -85,6 +84,23 @@ def _script(header: Header) -> str:
     )
     parts.append(_functions(header, prefix))
     return "".join(parts)
+
+
+def wrap(head: str, parts: Sequence[str], tail: str) -> str:
+    """`head`, comma-separated parts and `tail` as the formatter lays them out on one, three or many lines."""
+    line = f"{head}{', '.join(parts)}{tail}"
+    if len(line) <= WIDTH or not parts:
+        return line
+    indent = " " * (len(head) - len(head.lstrip()))
+    inner = f"{indent}    {', '.join(parts)}"
+    if len(inner) > WIDTH or head.endswith(("+= (", "= [")):
+        inner = "\n".join(f"{indent}    {part}," for part in parts)
+    return f"{head}\n{inner}\n{indent}{tail}"
+
+
+def _union(head: str, classes: Sequence[str]) -> str:
+    line = f"{head}{' | '.join(classes)}"
+    return line if len(line) <= WIDTH else f"{head}(\n    {(chr(10) + '    | ').join(classes)}\n)"
 
 
 def _sentence(text: str) -> str:
@@ -106,8 +122,8 @@ def _tuple(cls: str, doc: str, fields: tuple[Field, ...], word: str = "") -> str
     return "\n".join(lines) + "\n"
 
 
-def _decoded(reply: Reply) -> str:
-    return ", ".join(_one_decoded(field, f"r[{at}]", at) for at, field in enumerate(reply.fields, start=1))
+def _decoded(reply: Reply) -> list[str]:
+    return [_one_decoded(field, f"r[{at}]", at) for at, field in enumerate(reply.fields, start=1)]
 
 
 def _one_decoded(field: Field, value: str, at: int) -> str:
@@ -131,30 +147,39 @@ def _parameters(header: Header, prefix: str) -> list[str]:
 def _functions(header: Header, prefix: str) -> str:
     name = header.name
     function = f"{name}_" if keyword.iskeyword(name) else name
+    result = f") -> Result[{prefix}Reply]:"
     parameters = _parameters(header, prefix)
-    star = f"*, {', '.join(parameters)}" if parameters else ""
+    star = ["*", *parameters] if parameters else []
     names = [one.name for one in header.args] + (["items"] if header.items else [])
-    body = [f"    argv: list[Arg] = [{', '.join(_encoded(one, one.name) for one in header.args)}]"]
-    if header.items:
-        values = ", ".join(_encoded(one, f"item.{one.name}") for one in header.items)
-        plain = all(one.type != "bool" for one in header.items)
-        body += ["    for item in items:", f"        argv += {'item' if plain else f'({values},)'}"]
-    passed = ", ".join(f"{one}={one}" for one in names)
-    arguments = "\n".join(f"    {one.name}: {one.doc}" for one in header.args if one.doc)
-    doc = f"{_sentence(header.summary)}\n\n    {arguments}\n    " if arguments else _sentence(header.summary)
-    doc = doc.replace("\n\n        ", "\n\n    ").replace("\n    \n", "\n")
-    return f'''
+    docs = [f"    {one.name}: {one.doc}" for one in header.args if one.doc]
+    lines = [
+        "",
+        "",
+        wrap(f"def {name}_args(", star, ") -> list[Arg]:"),
+        wrap("    argv: list[Arg] = [", [_encoded(one, one.name) for one in header.args], "]"),
+        *_flattened(header),
+        "    return argv",
+        "",
+        "",
+        f"def {name}_decode(raw: Sequence[Any]{result}",
+        f'    return decode_result("{name}", raw, _{name.upper()}_WORDS)',
+        "",
+        "",
+        wrap(f"async def {function}(", ["p: Caller", *star], result),
+        f'    """{_sentence(header.summary)}',
+        *(["", *docs] if docs else []),
+        '    """',
+        wrap(f"    argv = {name}_args(", [f"{one}={one}" for one in names], ")"),
+        f"    return {name}_decode(await p.call({name.upper()}, argv))",
+        "",
+    ]
+    return "\n".join(lines).replace('.\n    """\n', '."""\n')
 
-def {name}_args({star}) -> list[Arg]:
-{chr(10).join(body)}
-    return argv
 
-
-def {name}_decode(raw: Sequence[Any]) -> Result[{prefix}Reply]:
-    return decode_result("{name}", raw, _{name.upper()}_WORDS)
-
-
-async def {function}(p: Caller{", " + star if star else ""}) -> Result[{prefix}Reply]:
-    """{doc}"""
-    return {name}_decode(await p.call({name.upper()}, {name}_args({passed})))
-'''
+def _flattened(header: Header) -> list[str]:
+    if not header.items:
+        return []
+    if all(one.type != "bool" for one in header.items):
+        return ["    for item in items:", "        argv += item"]
+    values = [_encoded(one, f"item.{one.name}") for one in header.items]
+    return ["    for item in items:", wrap("        argv += (", values, ")")]

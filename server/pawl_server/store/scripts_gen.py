@@ -94,7 +94,8 @@ async def adopt(p: Caller, *, now_ms: int = 0, server: str, items: Sequence[Adop
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     """
-    return adopt_decode(await p.call(ADOPT, adopt_args(now_ms=now_ms, server=server, items=items)))
+    argv = adopt_args(now_ms=now_ms, server=server, items=items)
+    return adopt_decode(await p.call(ADOPT, argv))
 
 
 class AwaitItem(NamedTuple):
@@ -137,13 +138,16 @@ def await_decode(raw: Sequence[Any]) -> Result[AwaitReply]:
     return decode_result("await", raw, _AWAIT_WORDS)
 
 
-async def await_(p: Caller, *, now_ms: int = 0, server: str, items: Sequence[AwaitItem]) -> Result[AwaitReply]:
+async def await_(
+    p: Caller, *, now_ms: int = 0, server: str, items: Sequence[AwaitItem]
+) -> Result[AwaitReply]:
     """Registers the calling server to be told when turns finish or fail for good.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     """
-    return await_decode(await p.call(AWAIT, await_args(now_ms=now_ms, server=server, items=items)))
+    argv = await_args(now_ms=now_ms, server=server, items=items)
+    return await_decode(await p.call(AWAIT, argv))
 
 
 class BeatOk(NamedTuple):
@@ -165,8 +169,31 @@ BEAT: Script[BeatReply] = _script("beat")
 """Says that a server lives, watches the clock of the partition and names servers that are gone."""
 
 
-def beat_args(*, now_ms: int = 0, server: str, name: str, address: str, build: str, draining: bool, first: bool, expect_ms: int, shift_seen: int, swept: str) -> list[Arg]:
-    argv: list[Arg] = [now_ms, server, name, address, build, int(draining), int(first), expect_ms, shift_seen, swept]
+def beat_args(
+    *,
+    now_ms: int = 0,
+    server: str,
+    name: str,
+    address: str,
+    build: str,
+    draining: bool,
+    first: bool,
+    expect_ms: int,
+    shift_seen: int,
+    swept: str,
+) -> list[Arg]:
+    argv: list[Arg] = [
+        now_ms,
+        server,
+        name,
+        address,
+        build,
+        int(draining),
+        int(first),
+        expect_ms,
+        shift_seen,
+        swept,
+    ]
     return argv
 
 
@@ -174,7 +201,20 @@ def beat_decode(raw: Sequence[Any]) -> Result[BeatReply]:
     return decode_result("beat", raw, _BEAT_WORDS)
 
 
-async def beat(p: Caller, *, now_ms: int = 0, server: str, name: str, address: str, build: str, draining: bool, first: bool, expect_ms: int, shift_seen: int, swept: str) -> Result[BeatReply]:
+async def beat(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    name: str,
+    address: str,
+    build: str,
+    draining: bool,
+    first: bool,
+    expect_ms: int,
+    shift_seen: int,
+    swept: str,
+) -> Result[BeatReply]:
     """Says that a server lives, watches the clock of the partition and names servers that are gone.
 
     now_ms: engine time in virtual-time namespaces
@@ -188,7 +228,19 @@ async def beat(p: Caller, *, now_ms: int = 0, server: str, name: str, address: s
     shift_seen: `shift` that expectation rests on
     swept: runs whose leases the caller has orphaned, comma-separated
     """
-    return beat_decode(await p.call(BEAT, beat_args(now_ms=now_ms, server=server, name=name, address=address, build=build, draining=draining, first=first, expect_ms=expect_ms, shift_seen=shift_seen, swept=swept)))
+    argv = beat_args(
+        now_ms=now_ms,
+        server=server,
+        name=name,
+        address=address,
+        build=build,
+        draining=draining,
+        first=first,
+        expect_ms=expect_ms,
+        shift_seen=shift_seen,
+        swept=swept,
+    )
+    return beat_decode(await p.call(BEAT, argv))
 
 
 class CheckpointItem(NamedTuple):
@@ -253,7 +305,17 @@ class CheckpointWrongState(NamedTuple):
     word = "WRONG_STATE"
 
 
-CheckpointReply = CheckpointOk | CheckpointAlready | CheckpointGap | CheckpointBodyConflict | CheckpointNotFound | CheckpointStaleFence | CheckpointLeaseEnded | CheckpointLimitExceeded | CheckpointWrongState
+CheckpointReply = (
+    CheckpointOk
+    | CheckpointAlready
+    | CheckpointGap
+    | CheckpointBodyConflict
+    | CheckpointNotFound
+    | CheckpointStaleFence
+    | CheckpointLeaseEnded
+    | CheckpointLimitExceeded
+    | CheckpointWrongState
+)
 _CHECKPOINT_WORDS: dict[bytes, Callable[[Sequence[Any]], CheckpointReply]] = {
     b"OK": lambda r: CheckpointOk(int(r[1])),
     b"ALREADY": lambda r: CheckpointAlready(),
@@ -269,7 +331,15 @@ CHECKPOINT: Script[CheckpointReply] = _script("checkpoint")
 """Saves the outputs of steps."""
 
 
-def checkpoint_args(*, now_ms: int = 0, server: str, max_steps: int, max_step: int, max_turn: int, items: Sequence[CheckpointItem]) -> list[Arg]:
+def checkpoint_args(
+    *,
+    now_ms: int = 0,
+    server: str,
+    max_steps: int,
+    max_step: int,
+    max_turn: int,
+    items: Sequence[CheckpointItem],
+) -> list[Arg]:
     argv: list[Arg] = [now_ms, server, max_steps, max_step, max_turn]
     for item in items:
         argv += item
@@ -280,7 +350,16 @@ def checkpoint_decode(raw: Sequence[Any]) -> Result[CheckpointReply]:
     return decode_result("checkpoint", raw, _CHECKPOINT_WORDS)
 
 
-async def checkpoint(p: Caller, *, now_ms: int = 0, server: str, max_steps: int, max_step: int, max_turn: int, items: Sequence[CheckpointItem]) -> Result[CheckpointReply]:
+async def checkpoint(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    max_steps: int,
+    max_step: int,
+    max_turn: int,
+    items: Sequence[CheckpointItem],
+) -> Result[CheckpointReply]:
     """Saves the outputs of steps.
 
     now_ms: engine time in virtual-time namespaces
@@ -289,7 +368,10 @@ async def checkpoint(p: Caller, *, now_ms: int = 0, server: str, max_steps: int,
     max_step: bytes of data allowed per step output
     max_turn: stored bytes allowed per turn
     """
-    return checkpoint_decode(await p.call(CHECKPOINT, checkpoint_args(now_ms=now_ms, server=server, max_steps=max_steps, max_step=max_step, max_turn=max_turn, items=items)))
+    argv = checkpoint_args(
+        now_ms=now_ms, server=server, max_steps=max_steps, max_step=max_step, max_turn=max_turn, items=items
+    )
+    return checkpoint_decode(await p.call(CHECKPOINT, argv))
 
 
 class ClaimItem(NamedTuple):
@@ -315,7 +397,9 @@ CLAIM: Script[ClaimReply] = _script("claim")
 """Leases ready heads to streams, oldest first."""
 
 
-def claim_args(*, now_ms: int = 0, server: str, delivery_ms: int, max_bytes: int, items: Sequence[ClaimItem]) -> list[Arg]:
+def claim_args(
+    *, now_ms: int = 0, server: str, delivery_ms: int, max_bytes: int, items: Sequence[ClaimItem]
+) -> list[Arg]:
     argv: list[Arg] = [now_ms, server, delivery_ms, max_bytes]
     for item in items:
         argv += item
@@ -326,7 +410,9 @@ def claim_decode(raw: Sequence[Any]) -> Result[ClaimReply]:
     return decode_result("claim", raw, _CLAIM_WORDS)
 
 
-async def claim(p: Caller, *, now_ms: int = 0, server: str, delivery_ms: int, max_bytes: int, items: Sequence[ClaimItem]) -> Result[ClaimReply]:
+async def claim(
+    p: Caller, *, now_ms: int = 0, server: str, delivery_ms: int, max_bytes: int, items: Sequence[ClaimItem]
+) -> Result[ClaimReply]:
     """Leases ready heads to streams, oldest first.
 
     now_ms: engine time in virtual-time namespaces
@@ -334,7 +420,8 @@ async def claim(p: Caller, *, now_ms: int = 0, server: str, delivery_ms: int, ma
     delivery_ms: time until the delivery must be received
     max_bytes: stop handing out once this many stored bytes are read
     """
-    return claim_decode(await p.call(CLAIM, claim_args(now_ms=now_ms, server=server, delivery_ms=delivery_ms, max_bytes=max_bytes, items=items)))
+    argv = claim_args(now_ms=now_ms, server=server, delivery_ms=delivery_ms, max_bytes=max_bytes, items=items)
+    return claim_decode(await p.call(CLAIM, argv))
 
 
 class CreateItem(NamedTuple):
@@ -391,13 +478,16 @@ def create_decode(raw: Sequence[Any]) -> Result[CreateReply]:
     return decode_result("create", raw, _CREATE_WORDS)
 
 
-async def create(p: Caller, *, now_ms: int = 0, max_state: int, items: Sequence[CreateItem]) -> Result[CreateReply]:
+async def create(
+    p: Caller, *, now_ms: int = 0, max_state: int, items: Sequence[CreateItem]
+) -> Result[CreateReply]:
     """Makes instances that do not exist yet.
 
     now_ms: engine time in virtual-time namespaces
     max_state: bytes of state data allowed
     """
-    return create_decode(await p.call(CREATE, create_args(now_ms=now_ms, max_state=max_state, items=items)))
+    argv = create_args(now_ms=now_ms, max_state=max_state, items=items)
+    return create_decode(await p.call(CREATE, argv))
 
 
 class ExpireFired(NamedTuple):
@@ -433,7 +523,9 @@ class ExpireNext(NamedTuple):
 
 ExpireReply = ExpireFired | ExpireStale | ExpireHeld | ExpireNext
 _EXPIRE_WORDS: dict[bytes, Callable[[Sequence[Any]], ExpireReply]] = {
-    b"FIRED": lambda r: ExpireFired(r[1].decode(), r[2].decode(), int(r[3]), int(r[4]), int(r[5]), r[6].decode(), r[7].decode()),
+    b"FIRED": lambda r: ExpireFired(
+        r[1].decode(), r[2].decode(), int(r[3]), int(r[4]), int(r[5]), r[6].decode(), r[7].decode()
+    ),
     b"STALE": lambda r: ExpireStale(r[1].decode(), r[2].decode()),
     b"HELD": lambda r: ExpireHeld(r[1].decode()),
     b"NEXT": lambda r: ExpireNext(int(r[1])),
@@ -458,7 +550,8 @@ async def expire(p: Caller, *, now_ms: int = 0, server: str, limit: int) -> Resu
     server: run id of the caller
     limit: entries to look at, 1 to 256
     """
-    return expire_decode(await p.call(EXPIRE, expire_args(now_ms=now_ms, server=server, limit=limit)))
+    argv = expire_args(now_ms=now_ms, server=server, limit=limit)
+    return expire_decode(await p.call(EXPIRE, argv))
 
 
 class FailItem(NamedTuple):
@@ -530,7 +623,20 @@ FAIL: Script[FailReply] = _script("fail")
 def fail_args(*, now_ms: int = 0, server: str, items: Sequence[FailItem]) -> list[Arg]:
     argv: list[Arg] = [now_ms, server]
     for item in items:
-        argv += (item.id, item.inc, item.turn, item.fence, item.n, item.digest, item.reason, item.message, int(item.truncated), item.details, int(item.final), item.delay_ms,)
+        argv += (
+            item.id,
+            item.inc,
+            item.turn,
+            item.fence,
+            item.n,
+            item.digest,
+            item.reason,
+            item.message,
+            int(item.truncated),
+            item.details,
+            int(item.final),
+            item.delay_ms,
+        )
     return argv
 
 
@@ -544,7 +650,8 @@ async def fail(p: Caller, *, now_ms: int = 0, server: str, items: Sequence[FailI
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     """
-    return fail_decode(await p.call(FAIL, fail_args(now_ms=now_ms, server=server, items=items)))
+    argv = fail_args(now_ms=now_ms, server=server, items=items)
+    return fail_decode(await p.call(FAIL, argv))
 
 
 class FinishItem(NamedTuple):
@@ -622,7 +729,17 @@ class FinishWrongState(NamedTuple):
     word = "WRONG_STATE"
 
 
-FinishReply = FinishOk | FinishAlready | FinishGap | FinishBodyConflict | FinishNotFound | FinishStaleFence | FinishLeaseEnded | FinishLimitExceeded | FinishWrongState
+FinishReply = (
+    FinishOk
+    | FinishAlready
+    | FinishGap
+    | FinishBodyConflict
+    | FinishNotFound
+    | FinishStaleFence
+    | FinishLeaseEnded
+    | FinishLimitExceeded
+    | FinishWrongState
+)
 _FINISH_WORDS: dict[bytes, Callable[[Sequence[Any]], FinishReply]] = {
     b"OK": lambda r: FinishOk(int(r[1]), int(r[2]), r[3]),
     b"ALREADY": lambda r: FinishAlready(),
@@ -638,10 +755,53 @@ FINISH: Script[FinishReply] = _script("finish")
 """Saves the last step, completes the turn, admits its continuation and claims the next turn for the stream."""
 
 
-def finish_args(*, now_ms: int = 0, server: str, max_steps: int, max_step: int, max_turn: int, max_state: int, max_reply: int, max_message: int, delivery_ms: int, items: Sequence[FinishItem]) -> list[Arg]:
-    argv: list[Arg] = [now_ms, server, max_steps, max_step, max_turn, max_state, max_reply, max_message, delivery_ms]
+def finish_args(
+    *,
+    now_ms: int = 0,
+    server: str,
+    max_steps: int,
+    max_step: int,
+    max_turn: int,
+    max_state: int,
+    max_reply: int,
+    max_message: int,
+    delivery_ms: int,
+    items: Sequence[FinishItem],
+) -> list[Arg]:
+    argv: list[Arg] = [
+        now_ms,
+        server,
+        max_steps,
+        max_step,
+        max_turn,
+        max_state,
+        max_reply,
+        max_message,
+        delivery_ms,
+    ]
     for item in items:
-        argv += (item.id, item.inc, item.turn, item.fence, item.n, item.digest, int(item.has_step), item.key, item.kind, item.output, item.step_digest, int(item.has_state), item.state, int(item.has_reply), item.result, int(item.has_next), item.next_digest, item.next_message, item.tv, item.conn,)
+        argv += (
+            item.id,
+            item.inc,
+            item.turn,
+            item.fence,
+            item.n,
+            item.digest,
+            int(item.has_step),
+            item.key,
+            item.kind,
+            item.output,
+            item.step_digest,
+            int(item.has_state),
+            item.state,
+            int(item.has_reply),
+            item.result,
+            int(item.has_next),
+            item.next_digest,
+            item.next_message,
+            item.tv,
+            item.conn,
+        )
     return argv
 
 
@@ -649,7 +809,20 @@ def finish_decode(raw: Sequence[Any]) -> Result[FinishReply]:
     return decode_result("finish", raw, _FINISH_WORDS)
 
 
-async def finish(p: Caller, *, now_ms: int = 0, server: str, max_steps: int, max_step: int, max_turn: int, max_state: int, max_reply: int, max_message: int, delivery_ms: int, items: Sequence[FinishItem]) -> Result[FinishReply]:
+async def finish(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    max_steps: int,
+    max_step: int,
+    max_turn: int,
+    max_state: int,
+    max_reply: int,
+    max_message: int,
+    delivery_ms: int,
+    items: Sequence[FinishItem],
+) -> Result[FinishReply]:
     """Saves the last step, completes the turn, admits its continuation and claims the next turn for the stream.
 
     now_ms: engine time in virtual-time namespaces
@@ -662,7 +835,19 @@ async def finish(p: Caller, *, now_ms: int = 0, server: str, max_steps: int, max
     max_message: bytes of data allowed as continuation
     delivery_ms: time until a claimed turn must be received
     """
-    return finish_decode(await p.call(FINISH, finish_args(now_ms=now_ms, server=server, max_steps=max_steps, max_step=max_step, max_turn=max_turn, max_state=max_state, max_reply=max_reply, max_message=max_message, delivery_ms=delivery_ms, items=items)))
+    argv = finish_args(
+        now_ms=now_ms,
+        server=server,
+        max_steps=max_steps,
+        max_step=max_step,
+        max_turn=max_turn,
+        max_state=max_state,
+        max_reply=max_reply,
+        max_message=max_message,
+        delivery_ms=delivery_ms,
+        items=items,
+    )
+    return finish_decode(await p.call(FINISH, argv))
 
 
 class HelloOk(NamedTuple):
@@ -695,7 +880,9 @@ HELLO: Script[HelloReply] = _script("hello")
 """Introduces a connection to a partition; a Redis run id not seen last starts a new generation."""
 
 
-def hello_args(*, now_ms: int = 0, run_id: str, partitions: int, virtual: bool, reader: int, writer: int) -> list[Arg]:
+def hello_args(
+    *, now_ms: int = 0, run_id: str, partitions: int, virtual: bool, reader: int, writer: int
+) -> list[Arg]:
     argv: list[Arg] = [now_ms, run_id, partitions, int(virtual), reader, writer]
     return argv
 
@@ -704,7 +891,9 @@ def hello_decode(raw: Sequence[Any]) -> Result[HelloReply]:
     return decode_result("hello", raw, _HELLO_WORDS)
 
 
-async def hello(p: Caller, *, now_ms: int = 0, run_id: str, partitions: int, virtual: bool, reader: int, writer: int) -> Result[HelloReply]:
+async def hello(
+    p: Caller, *, now_ms: int = 0, run_id: str, partitions: int, virtual: bool, reader: int, writer: int
+) -> Result[HelloReply]:
     """Introduces a connection to a partition; a Redis run id not seen last starts a new generation.
 
     now_ms: engine time in virtual-time namespaces
@@ -714,7 +903,10 @@ async def hello(p: Caller, *, now_ms: int = 0, run_id: str, partitions: int, vir
     reader: newest schema that the caller can read
     writer: schema that the caller writes
     """
-    return hello_decode(await p.call(HELLO, hello_args(now_ms=now_ms, run_id=run_id, partitions=partitions, virtual=virtual, reader=reader, writer=writer)))
+    argv = hello_args(
+        now_ms=now_ms, run_id=run_id, partitions=partitions, virtual=virtual, reader=reader, writer=writer
+    )
+    return hello_decode(await p.call(HELLO, argv))
 
 
 class OpenNamespaceOk(NamedTuple):
@@ -748,7 +940,8 @@ async def open_namespace(p: Caller, *, partitions: int, virtual: bool) -> Result
     partitions: wanted number of partitions
     virtual: wanted kind of clock
     """
-    return open_namespace_decode(await p.call(OPEN_NAMESPACE, open_namespace_args(partitions=partitions, virtual=virtual)))
+    argv = open_namespace_args(partitions=partitions, virtual=virtual)
+    return open_namespace_decode(await p.call(OPEN_NAMESPACE, argv))
 
 
 class OrphanItem(NamedTuple):
@@ -801,7 +994,7 @@ ORPHAN: Script[OrphanReply] = _script("orphan")
 def orphan_args(*, now_ms: int = 0, server: str, grace_ms: int, items: Sequence[OrphanItem]) -> list[Arg]:
     argv: list[Arg] = [now_ms, server, grace_ms]
     for item in items:
-        argv += (item.id, item.inc, item.turn, item.fence, item.conn, int(item.accepted),)
+        argv += (item.id, item.inc, item.turn, item.fence, item.conn, int(item.accepted))
     return argv
 
 
@@ -809,14 +1002,17 @@ def orphan_decode(raw: Sequence[Any]) -> Result[OrphanReply]:
     return decode_result("orphan", raw, _ORPHAN_WORDS)
 
 
-async def orphan(p: Caller, *, now_ms: int = 0, server: str, grace_ms: int, items: Sequence[OrphanItem]) -> Result[OrphanReply]:
+async def orphan(
+    p: Caller, *, now_ms: int = 0, server: str, grace_ms: int, items: Sequence[OrphanItem]
+) -> Result[OrphanReply]:
     """Shortens the leases of a stream that closed. Does nothing where another stream has taken over meanwhile.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     grace_ms: time left for somebody to take over
     """
-    return orphan_decode(await p.call(ORPHAN, orphan_args(now_ms=now_ms, server=server, grace_ms=grace_ms, items=items)))
+    argv = orphan_args(now_ms=now_ms, server=server, grace_ms=grace_ms, items=items)
+    return orphan_decode(await p.call(ORPHAN, argv))
 
 
 class PutTypeOk(NamedTuple):
@@ -846,7 +1042,16 @@ PUT_TYPE: Script[PutTypeReply] = _script("put_type")
 """Stores the settings of a workflow type, or copies them from the type's home partition."""
 
 
-def put_type_args(*, now_ms: int = 0, name: str, settings: bytes, expected: int, revision: int, request_id: str, digest: bytes) -> list[Arg]:
+def put_type_args(
+    *,
+    now_ms: int = 0,
+    name: str,
+    settings: bytes,
+    expected: int,
+    revision: int,
+    request_id: str,
+    digest: bytes,
+) -> list[Arg]:
     argv: list[Arg] = [now_ms, name, settings, expected, revision, request_id, digest]
     return argv
 
@@ -855,7 +1060,17 @@ def put_type_decode(raw: Sequence[Any]) -> Result[PutTypeReply]:
     return decode_result("put_type", raw, _PUT_TYPE_WORDS)
 
 
-async def put_type(p: Caller, *, now_ms: int = 0, name: str, settings: bytes, expected: int, revision: int, request_id: str, digest: bytes) -> Result[PutTypeReply]:
+async def put_type(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    name: str,
+    settings: bytes,
+    expected: int,
+    revision: int,
+    request_id: str,
+    digest: bytes,
+) -> Result[PutTypeReply]:
     """Stores the settings of a workflow type, or copies them from the type's home partition.
 
     now_ms: engine time in virtual-time namespaces
@@ -866,7 +1081,16 @@ async def put_type(p: Caller, *, now_ms: int = 0, name: str, settings: bytes, ex
     request_id: idempotency id; may be empty
     digest: digest of the settings
     """
-    return put_type_decode(await p.call(PUT_TYPE, put_type_args(now_ms=now_ms, name=name, settings=settings, expected=expected, revision=revision, request_id=request_id, digest=digest)))
+    argv = put_type_args(
+        now_ms=now_ms,
+        name=name,
+        settings=settings,
+        expected=expected,
+        revision=revision,
+        request_id=request_id,
+        digest=digest,
+    )
+    return put_type_decode(await p.call(PUT_TYPE, argv))
 
 
 class ReleaseItem(NamedTuple):
@@ -912,7 +1136,15 @@ class ReleaseLeaseEnded(NamedTuple):
     word = "LEASE_ENDED"
 
 
-ReleaseReply = ReleaseOk | ReleaseAlready | ReleaseGap | ReleaseBodyConflict | ReleaseNotFound | ReleaseStaleFence | ReleaseLeaseEnded
+ReleaseReply = (
+    ReleaseOk
+    | ReleaseAlready
+    | ReleaseGap
+    | ReleaseBodyConflict
+    | ReleaseNotFound
+    | ReleaseStaleFence
+    | ReleaseLeaseEnded
+)
 _RELEASE_WORDS: dict[bytes, Callable[[Sequence[Any]], ReleaseReply]] = {
     b"OK": lambda r: ReleaseOk(),
     b"ALREADY": lambda r: ReleaseAlready(),
@@ -937,13 +1169,16 @@ def release_decode(raw: Sequence[Any]) -> Result[ReleaseReply]:
     return decode_result("release", raw, _RELEASE_WORDS)
 
 
-async def release(p: Caller, *, now_ms: int = 0, server: str, items: Sequence[ReleaseItem]) -> Result[ReleaseReply]:
+async def release(
+    p: Caller, *, now_ms: int = 0, server: str, items: Sequence[ReleaseItem]
+) -> Result[ReleaseReply]:
     """Gives turns back; costs no attempt.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     """
-    return release_decode(await p.call(RELEASE, release_args(now_ms=now_ms, server=server, items=items)))
+    argv = release_args(now_ms=now_ms, server=server, items=items)
+    return release_decode(await p.call(RELEASE, argv))
 
 
 class RenewItem(NamedTuple):
@@ -997,14 +1232,17 @@ def renew_decode(raw: Sequence[Any]) -> Result[RenewReply]:
     return decode_result("renew", raw, _RENEW_WORDS)
 
 
-async def renew(p: Caller, *, now_ms: int = 0, server: str, detach: bool, items: Sequence[RenewItem]) -> Result[RenewReply]:
+async def renew(
+    p: Caller, *, now_ms: int = 0, server: str, detach: bool, items: Sequence[RenewItem]
+) -> Result[RenewReply]:
     """Extends leases; accepts what was delivered under them.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     detach: part the leases from their stream
     """
-    return renew_decode(await p.call(RENEW, renew_args(now_ms=now_ms, server=server, detach=detach, items=items)))
+    argv = renew_args(now_ms=now_ms, server=server, detach=detach, items=items)
+    return renew_decode(await p.call(RENEW, argv))
 
 
 class SendItem(NamedTuple):
@@ -1061,10 +1299,31 @@ SEND: Script[SendReply] = _script("send")
 """Admits messages to inboxes, creating absent instances where asked."""
 
 
-def send_args(*, now_ms: int = 0, server: str, max_pending: int, max_message: int, max_state: int, items: Sequence[SendItem]) -> list[Arg]:
+def send_args(
+    *,
+    now_ms: int = 0,
+    server: str,
+    max_pending: int,
+    max_message: int,
+    max_state: int,
+    items: Sequence[SendItem],
+) -> list[Arg]:
     argv: list[Arg] = [now_ms, server, max_pending, max_message, max_state]
     for item in items:
-        argv += (item.id, item.message_id, item.digest, item.message, item.origin, int(item.create), item.type, item.version, item.create_digest, item.state, item.lease_ms, item.max_attempts,)
+        argv += (
+            item.id,
+            item.message_id,
+            item.digest,
+            item.message,
+            item.origin,
+            int(item.create),
+            item.type,
+            item.version,
+            item.create_digest,
+            item.state,
+            item.lease_ms,
+            item.max_attempts,
+        )
     return argv
 
 
@@ -1072,7 +1331,16 @@ def send_decode(raw: Sequence[Any]) -> Result[SendReply]:
     return decode_result("send", raw, _SEND_WORDS)
 
 
-async def send(p: Caller, *, now_ms: int = 0, server: str, max_pending: int, max_message: int, max_state: int, items: Sequence[SendItem]) -> Result[SendReply]:
+async def send(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    max_pending: int,
+    max_message: int,
+    max_state: int,
+    items: Sequence[SendItem],
+) -> Result[SendReply]:
     """Admits messages to inboxes, creating absent instances where asked.
 
     now_ms: engine time in virtual-time namespaces
@@ -1081,7 +1349,15 @@ async def send(p: Caller, *, now_ms: int = 0, server: str, max_pending: int, max
     max_message: bytes of message data allowed
     max_state: bytes of state data allowed
     """
-    return send_decode(await p.call(SEND, send_args(now_ms=now_ms, server=server, max_pending=max_pending, max_message=max_message, max_state=max_state, items=items)))
+    argv = send_args(
+        now_ms=now_ms,
+        server=server,
+        max_pending=max_pending,
+        max_message=max_message,
+        max_state=max_state,
+        items=items,
+    )
+    return send_decode(await p.call(SEND, argv))
 
 
 class SettleItem(NamedTuple):
@@ -1120,13 +1396,16 @@ def settle_decode(raw: Sequence[Any]) -> Result[SettleReply]:
     return decode_result("settle", raw, _SETTLE_WORDS)
 
 
-async def settle(p: Caller, *, now_ms: int = 0, server: str, items: Sequence[SettleItem]) -> Result[SettleReply]:
+async def settle(
+    p: Caller, *, now_ms: int = 0, server: str, items: Sequence[SettleItem]
+) -> Result[SettleReply]:
     """Applies to instances what time has decided already.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     """
-    return settle_decode(await p.call(SETTLE, settle_args(now_ms=now_ms, server=server, items=items)))
+    argv = settle_args(now_ms=now_ms, server=server, items=items)
+    return settle_decode(await p.call(SETTLE, argv))
 
 
 class SweepOk(NamedTuple):
@@ -1146,7 +1425,9 @@ SWEEP: Script[SweepReply] = _script("sweep")
 """Walks a part of the instances with unfinished turns, gives back lost wake-ups and orphans leases of dead servers."""
 
 
-def sweep_args(*, now_ms: int = 0, server: str, cursor: str, limit: int, dead: str, grace_ms: int) -> list[Arg]:
+def sweep_args(
+    *, now_ms: int = 0, server: str, cursor: str, limit: int, dead: str, grace_ms: int
+) -> list[Arg]:
     argv: list[Arg] = [now_ms, server, cursor, limit, dead, grace_ms]
     return argv
 
@@ -1155,7 +1436,9 @@ def sweep_decode(raw: Sequence[Any]) -> Result[SweepReply]:
     return decode_result("sweep", raw, _SWEEP_WORDS)
 
 
-async def sweep(p: Caller, *, now_ms: int = 0, server: str, cursor: str, limit: int, dead: str, grace_ms: int) -> Result[SweepReply]:
+async def sweep(
+    p: Caller, *, now_ms: int = 0, server: str, cursor: str, limit: int, dead: str, grace_ms: int
+) -> Result[SweepReply]:
     """Walks a part of the instances with unfinished turns, gives back lost wake-ups and orphans leases of dead servers.
 
     now_ms: engine time in virtual-time namespaces
@@ -1165,7 +1448,8 @@ async def sweep(p: Caller, *, now_ms: int = 0, server: str, cursor: str, limit: 
     dead: runs of servers that are gone, comma-separated
     grace_ms: time left to their leases
     """
-    return sweep_decode(await p.call(SWEEP, sweep_args(now_ms=now_ms, server=server, cursor=cursor, limit=limit, dead=dead, grace_ms=grace_ms)))
+    argv = sweep_args(now_ms=now_ms, server=server, cursor=cursor, limit=limit, dead=dead, grace_ms=grace_ms)
+    return sweep_decode(await p.call(SWEEP, argv))
 
 
 class TrimItem(NamedTuple):
@@ -1205,14 +1489,17 @@ def trim_decode(raw: Sequence[Any]) -> Result[TrimReply]:
     return decode_result("trim", raw, _TRIM_WORDS)
 
 
-async def trim(p: Caller, *, now_ms: int = 0, server: str, limit: int, items: Sequence[TrimItem]) -> Result[TrimReply]:
+async def trim(
+    p: Caller, *, now_ms: int = 0, server: str, limit: int, items: Sequence[TrimItem]
+) -> Result[TrimReply]:
     """Removes finished turns that the retention no longer asks for.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     limit: turns of each tier to look at per instance, 1 to 256
     """
-    return trim_decode(await p.call(TRIM, trim_args(now_ms=now_ms, server=server, limit=limit, items=items)))
+    argv = trim_args(now_ms=now_ms, server=server, limit=limit, items=items)
+    return trim_decode(await p.call(TRIM, argv))
 
 
 class GetInstanceItem(NamedTuple):
@@ -1254,12 +1541,15 @@ def get_instance_decode(raw: Sequence[Any]) -> Result[GetInstanceReply]:
     return decode_result("get_instance", raw, _GET_INSTANCE_WORDS)
 
 
-async def get_instance(p: Caller, *, now_ms: int = 0, items: Sequence[GetInstanceItem]) -> Result[GetInstanceReply]:
+async def get_instance(
+    p: Caller, *, now_ms: int = 0, items: Sequence[GetInstanceItem]
+) -> Result[GetInstanceReply]:
     """Reads instances as they stand now.
 
     now_ms: engine time in virtual-time namespaces
     """
-    return get_instance_decode(await p.call(GET_INSTANCE, get_instance_args(now_ms=now_ms, items=items)))
+    argv = get_instance_args(now_ms=now_ms, items=items)
+    return get_instance_decode(await p.call(GET_INSTANCE, argv))
 
 
 class GetTurnItem(NamedTuple):
@@ -1300,7 +1590,7 @@ GET_TURN: Script[GetTurnReply] = _script("get_turn")
 def get_turn_args(*, now_ms: int = 0, items: Sequence[GetTurnItem]) -> list[Arg]:
     argv: list[Arg] = [now_ms]
     for item in items:
-        argv += (item.id, item.turn, int(item.payloads),)
+        argv += (item.id, item.turn, int(item.payloads))
     return argv
 
 
@@ -1313,7 +1603,8 @@ async def get_turn(p: Caller, *, now_ms: int = 0, items: Sequence[GetTurnItem]) 
 
     now_ms: engine time in virtual-time namespaces
     """
-    return get_turn_decode(await p.call(GET_TURN, get_turn_args(now_ms=now_ms, items=items)))
+    argv = get_turn_args(now_ms=now_ms, items=items)
+    return get_turn_decode(await p.call(GET_TURN, argv))
 
 
 class GetTypeItem(NamedTuple):
@@ -1358,7 +1649,8 @@ async def get_type(p: Caller, *, now_ms: int = 0, items: Sequence[GetTypeItem]) 
 
     now_ms: engine time in virtual-time namespaces
     """
-    return get_type_decode(await p.call(GET_TYPE, get_type_args(now_ms=now_ms, items=items)))
+    argv = get_type_args(now_ms=now_ms, items=items)
+    return get_type_decode(await p.call(GET_TYPE, argv))
 
 
 class ListInstancesOk(NamedTuple):
@@ -1384,7 +1676,9 @@ def list_instances_decode(raw: Sequence[Any]) -> Result[ListInstancesReply]:
     return decode_result("list_instances", raw, _LIST_INSTANCES_WORDS)
 
 
-async def list_instances(p: Caller, *, now_ms: int = 0, type: str, after_ms: int, after_id: str, limit: int) -> Result[ListInstancesReply]:
+async def list_instances(
+    p: Caller, *, now_ms: int = 0, type: str, after_ms: int, after_id: str, limit: int
+) -> Result[ListInstancesReply]:
     """Reads the instances of a type in this partition, in order of creation.
 
     now_ms: engine time in virtual-time namespaces
@@ -1393,7 +1687,8 @@ async def list_instances(p: Caller, *, now_ms: int = 0, type: str, after_ms: int
     after_id: id of the last instance seen
     limit: instances wanted, 1 to 100
     """
-    return list_instances_decode(await p.call(LIST_INSTANCES, list_instances_args(now_ms=now_ms, type=type, after_ms=after_ms, after_id=after_id, limit=limit)))
+    argv = list_instances_args(now_ms=now_ms, type=type, after_ms=after_ms, after_id=after_id, limit=limit)
+    return list_instances_decode(await p.call(LIST_INSTANCES, argv))
 
 
 class ListTurnsOk(NamedTuple):
@@ -1419,7 +1714,9 @@ LIST_TURNS: Script[ListTurnsReply] = _script("list_turns")
 """Reads kept turns of an instance, newest first."""
 
 
-def list_turns_args(*, now_ms: int = 0, id: str, before: int, limit: int, payloads: bool, max_bytes: int) -> list[Arg]:
+def list_turns_args(
+    *, now_ms: int = 0, id: str, before: int, limit: int, payloads: bool, max_bytes: int
+) -> list[Arg]:
     argv: list[Arg] = [now_ms, id, before, limit, int(payloads), max_bytes]
     return argv
 
@@ -1428,7 +1725,9 @@ def list_turns_decode(raw: Sequence[Any]) -> Result[ListTurnsReply]:
     return decode_result("list_turns", raw, _LIST_TURNS_WORDS)
 
 
-async def list_turns(p: Caller, *, now_ms: int = 0, id: str, before: int, limit: int, payloads: bool, max_bytes: int) -> Result[ListTurnsReply]:
+async def list_turns(
+    p: Caller, *, now_ms: int = 0, id: str, before: int, limit: int, payloads: bool, max_bytes: int
+) -> Result[ListTurnsReply]:
     """Reads kept turns of an instance, newest first.
 
     now_ms: engine time in virtual-time namespaces
@@ -1438,7 +1737,10 @@ async def list_turns(p: Caller, *, now_ms: int = 0, id: str, before: int, limit:
     payloads: whether to read the steps
     max_bytes: stop once this many bytes are read
     """
-    return list_turns_decode(await p.call(LIST_TURNS, list_turns_args(now_ms=now_ms, id=id, before=before, limit=limit, payloads=payloads, max_bytes=max_bytes)))
+    argv = list_turns_args(
+        now_ms=now_ms, id=id, before=before, limit=limit, payloads=payloads, max_bytes=max_bytes
+    )
+    return list_turns_decode(await p.call(LIST_TURNS, argv))
 
 
 class ListTypesOk(NamedTuple):
@@ -1471,7 +1773,8 @@ async def list_types(p: Caller, *, now_ms: int = 0, after: str, limit: int) -> R
     after: name of the last type seen; empty to begin
     limit: types wanted, 1 to 100
     """
-    return list_types_decode(await p.call(LIST_TYPES, list_types_args(now_ms=now_ms, after=after, limit=limit)))
+    argv = list_types_args(now_ms=now_ms, after=after, limit=limit)
+    return list_types_decode(await p.call(LIST_TYPES, argv))
 
 
 class PollOk(NamedTuple):
@@ -1503,7 +1806,8 @@ async def poll(p: Caller, *, now_ms: int = 0) -> Result[PollReply]:
 
     now_ms: engine time in virtual-time namespaces
     """
-    return poll_decode(await p.call(POLL, poll_args(now_ms=now_ms)))
+    argv = poll_args(now_ms=now_ms)
+    return poll_decode(await p.call(POLL, argv))
 
 
 SCRIPTS: dict[str, Script[Any]] = {
