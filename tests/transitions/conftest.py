@@ -1,4 +1,4 @@
-"""Table tests of the transitions on a real server. The invariants hold after every test that has a `driver`."""
+"""Table tests of the transitions on a real server. The invariants hold after every test with a `driver`."""
 
 from __future__ import annotations
 

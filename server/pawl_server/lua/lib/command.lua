@@ -40,6 +40,8 @@ local function command_check(u, inc, turn, fence, n, digest)
     return { 'STALE_FENCE' }
   elseif turn < r[HEAD] then
     return command_finished(u, turn, fence, n, digest)
+  elseif fence <= 0 then
+    return { 'STALE_FENCE' }
   elseif fence == r[FENCE] then
     if n == r[N] and n > 0 then
       return command_repeat(digest, r[DIGEST], r[WORD], r[ANSWER1], r[ANSWER2])
@@ -51,7 +53,7 @@ local function command_check(u, inc, turn, fence, n, digest)
       return { 'GAP', r[N] }
     end
     return nil
-  elseif fence == r[PFENCE] and fence ~= 0 then
+  elseif fence == r[PFENCE] then
     if n == r[PN] and n > 0 then
       return command_repeat(digest, r[PDIGEST], r[PWORD], r[PANSWER1], r[PANSWER2])
     elseif n < r[PN] then
@@ -60,6 +62,18 @@ local function command_check(u, inc, turn, fence, n, digest)
     return { 'LEASE_ENDED', ENDINGS[r[PHOW]] }
   end
   return { 'STALE_FENCE' }
+end
+
+-- command_check for a worker that shows itself: a command that is not applied keeps a live lease alive all the same.
+local function command_begin(u, inc, turn, fence, n, digest, now)
+  local reply, receipt = command_check(u, inc, turn, fence, n, digest)
+  if reply and u then
+    local r = u.r
+    if fence == r[FENCE] and r[HOW] == 0 and r[STATE] == RUNNING and turn == r[HEAD] and inc == r[INC] then
+      lease_alive(u, now)
+    end
+  end
+  return reply, receipt
 end
 
 local function command_applied(u, n, digest, word, answer1, answer2)

@@ -73,12 +73,14 @@ local function lease_check(u, inc, turn, fence)
     return { 'STALE_FENCE' }
   end
   if turn == r[HEAD] then
-    if fence == r[FENCE] then
-      if r[HOW] == 0 and r[STATE] == RUNNING then
+    if fence <= 0 then
+      return { 'STALE_FENCE' }
+    elseif fence == r[FENCE] then
+      if r[HOW] == 0 then
         return nil
       end
       return { 'LEASE_ENDED', ENDINGS[r[HOW]] }
-    elseif fence == r[PFENCE] and fence ~= 0 then
+    elseif fence == r[PFENCE] then
       return { 'LEASE_ENDED', ENDINGS[r[PHOW]] }
     end
   elseif turn < r[HEAD] then

@@ -27,7 +27,7 @@ local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
   local u = settled_load(now, server, id, 'k')
-  local reply, keys = command_check(u, inc, turn, fence, n, digest), nil
+  local reply, keys = command_begin(u, inc, turn, fence, n, digest, now), nil
   if not reply then
     lease_alive(u, now)
     reply, keys = step_check(u, key, output, max_steps, max_step, max_turn)

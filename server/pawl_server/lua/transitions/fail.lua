@@ -27,7 +27,7 @@ local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
   local u = settled_load(now, server, id)
-  local reply = command_check(u, inc, turn, fence, n, digest)
+  local reply = command_begin(u, inc, turn, fence, n, digest, now)
   if not reply then
     local r = u.r
     lease_accept(u, now)

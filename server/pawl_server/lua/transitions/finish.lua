@@ -59,12 +59,11 @@ local replies, finished = {}, {}
 for at = FIRST, LAST, STRIDE do
   --!item
   local u = settled_load(now, server, id)
-  local reply, receipt = command_check(u, inc, turn, fence, n, digest)
+  local reply, receipt = command_begin(u, inc, turn, fence, n, digest, now)
   if receipt then
     reply[4] = claimed_before(receipt, conn)
   elseif not reply then
     local r = u.r
-    lease_accept(u, now)
     if has_step then
       reply = step_check(u, key, output, max_steps, max_step, max_turn)
     end
@@ -76,7 +75,11 @@ for at = FIRST, LAST, STRIDE do
       reply = over('reply_bytes', data_bytes(result), max_reply)
     elseif has_next and data_bytes(next_message) > max_message then
       reply = over('message_bytes', data_bytes(next_message), max_message)
+    end
+    if reply then
+      lease_alive(u, now)
     else
+      lease_accept(u, now)
       local last = has_step and step_add(u, key, kind, output, step_digest, now) or 0
       local bytes = r[BYTES] + (has_reply and #result or 0)
       local h = { 1, COMPLETED, now, r[ATTEMPT], r[STEPS], bytes, fence, n, digest, 0, 0, 0, 0, 0, has_reply and result or 0, last }

@@ -11,7 +11,7 @@
 -- @from  RUNNING
 -- @to    QUEUED
 -- @reply OK | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
--- @emits TURN_RELEASED
+-- @emits ATTEMPT_STARTED, TURN_RELEASED
 -- @oom   allow
 -- @spec  R-LEASE-9, R-CMD-1
 --!include command retry commit
@@ -21,7 +21,7 @@ local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
   local u = settled_load(now, server, id)
-  local reply = command_check(u, inc, turn, fence, n, digest)
+  local reply = command_begin(u, inc, turn, fence, n, digest, now)
   if not reply then
     lease_end(u, HOW_RELEASED)
     command_applied(u, n, digest, WORD_RELEASE)
