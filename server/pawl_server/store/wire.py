@@ -42,8 +42,14 @@ class Call:
 def load_call(loop: asyncio.AbstractEventLoop, script: Script[Any]) -> Call:
     """A SCRIPT LOAD whose result nobody awaits: if it fails, the next EVALSHA says so."""
     future = loop.create_future()
-    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    future.add_done_callback(_seen)
     return Call(pack((b"SCRIPT", b"LOAD", script.text)), future, None, 0.0)
+
+
+def _seen(done: asyncio.Future[Any]) -> None:
+    """Keeps the loop from reporting an error that nobody asked for."""
+    if not done.cancelled():
+        done.exception()
 
 
 class Owner(Protocol):
@@ -89,6 +95,7 @@ class Wire(asyncio.Protocol):
     def execute(self, *args: Arg) -> asyncio.Future[Any]:
         """One command of the set-up. Its future raises hiredis.ReplyError or StoreUnavailable."""
         future = self._loop.create_future()
+        future.add_done_callback(_seen)  # the caller may give up at the first error of several
         if self.open:
             self.send([Call(pack(args), future, None, 0.0)])
         else:
