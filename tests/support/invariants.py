@@ -334,6 +334,9 @@ def _check_ledger(p: Partition) -> Iterator[str]:
         events, seq = p.keys.get(f"e:{one.id}") or [], one.r["SEQ"]
         if not min(seq, keep) <= len(events) <= min(seq, keep + _LEDGER_STEP - 1):
             yield f"e:{one.id}: {len(events)} events kept of {seq}"
+        numbers = [unpack(event)[8] for event in events]
+        if numbers != list(range(seq - len(events) + 1, seq + 1)):
+            yield f"e:{one.id}: seq is {numbers[:3]}…{numbers[-3:]}, not dense up to {seq}"
         newest = unpack(events[-1]) if events else None
         if newest and newest[7] != one.status:
             name = names.get(newest[1], newest[1])

@@ -264,13 +264,14 @@ class LedgerEvent(NamedTuple):
     attempt: int
     state: int
     status: int
+    seq: int
     detail: bytes
 
 
 def ledger_event(raw: bytes) -> LedgerEvent:
     """Decodes one ledger event."""
     event = unpack(raw)
-    return LedgerEvent._make([*event[1:8], event[8] if len(event) > 8 else b""])
+    return LedgerEvent._make([*event[1:9], event[9] if len(event) > 9 else b""])
 
 
 class ServerRecord(NamedTuple):

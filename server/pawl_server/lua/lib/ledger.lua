@@ -1,6 +1,6 @@
 --!include unit states
 -- Ledger events: list `e:<id>`, index = seq - base. Each is a msgpack array (version, type, gen, engine ms, turn, attempt,
--- turn state after, instance status after, and detail if any), so that folding any suffix gives the current status.
+-- turn state after, instance status after, seq, and detail if any), so that folding any suffix gives the current status.
 
 local CREATED = 1
 local TURN_ADMITTED = 2
@@ -35,6 +35,6 @@ local function ledger_add(u, event, now, turn, state, detail, attempt)
   attempt = attempt or turn == r[HEAD] and r[ATTEMPT] or 0
   local events = u.events or {}
   u.events = events
-  events[#events + 1] = cmsgpack.pack({ 1, event, META.gen, now, turn, attempt, state, instance_status(r), detail })
+  events[#events + 1] = cmsgpack.pack({ 1, event, META.gen, now, turn, attempt, state, instance_status(r), r[SEQ], detail })
   unit_touch(u)
 end

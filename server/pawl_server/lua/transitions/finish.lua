@@ -40,7 +40,8 @@
 
 local now = meta_load(now_ms)
 
--- The turn that the first execution claimed, if it is still undelivered under that fence; it moves to the stream at hand.
+-- The turn that the first execution claimed, if it is still undelivered under that fence: delivered anew, to the stream
+-- at hand.
 local function claimed_before(h, conn)
   if h[R_CLAIM_ID] == 0 then
     return {}
@@ -50,8 +51,8 @@ local function claimed_before(h, conn)
     return {}
   end
   claim_prefetch(u)
-  u.r[CONN] = conn
-  unit_touch(u)
+  u.r[CONN], u.r[BITS] = conn, 0
+  lease_deadline(u, now + delivery_ms)
   return { claim_view(u) }
 end
 
