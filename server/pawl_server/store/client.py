@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 import re
-from binascii import crc_hqx
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from pawl_server.store import scripts_gen
 from pawl_server.store.checks import Durability, Facts, inspect
 from pawl_server.store.connection import Endpoint, Preparation, require_primary, session
 from pawl_server.store.errors import StoreError, StoreRefused, StoreUnavailable
-from pawl_server.store.keys import DEFAULT_PARTITIONS, namespace_tag, partition_tag
+from pawl_server.store.keys import DEFAULT_PARTITIONS, namespace_tag, partition_of, partition_tag
 from pawl_server.store.lane import Lane, LaneMetrics, LaneOptions, Link
 from pawl_server.store.memory import MemoryWatch
 from pawl_server.store.pubsub import Listener, ListenerOptions, OnMessage
@@ -200,7 +199,7 @@ class Store:
 
     def partition_of(self, instance_id: str) -> PartitionHandle:
         """The partition that holds an instance."""
-        return self.partitions[crc_hqx(instance_id.encode(), 0) % len(self.partitions)]
+        return self.partitions[partition_of(instance_id, len(self.partitions))]
 
     async def ping(self) -> None:
         """Runs a real script. Raises StoreError if Redis does not answer as it should."""

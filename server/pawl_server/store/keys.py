@@ -9,6 +9,7 @@ by pattern.
 from __future__ import annotations
 
 import functools
+from binascii import crc_hqx
 from dataclasses import dataclass
 
 SLOTS = 16384
@@ -33,52 +34,84 @@ class KeySpec:
 
 _CATALOGUE = (
     KeySpec(
-        "meta", "meta", "hash",
+        "meta",
+        "meta",
+        "hash",
         "run_id, gen, fence, incarnation, outbox (counters), shift, seen, hold (clock), virtual, partitions, "
         "min_reader, min_writer (schema)",
         "as long as the namespace",
     ),
     KeySpec(
-        "i", "i:<id>", "hash",
+        "i",
+        "i:<id>",
+        "hash",
         "r (packed record), y (type:version), o (what creation fixed), s (state), k (step keys of the head), a (servers awaiting a turn), d:<message id> "
         "(turn), <turn>.m (message), <turn>.<position> (step), <turn>.f (last failure), <turn>.h (receipt, last step, reply)",
         "as long as the instance; fields of a turn until trimmed",
     ),
-    KeySpec("e", "e:<id>", "list", "ledger events; index = seq - base", "as long as the instance; newest 200"),
-    KeySpec("ready", "ready:<type>:<version>:<lane>", "zset", "instance -> engine ms since its head is ready", "while not empty"),
-    KeySpec("types", "types", "zset", "type:version -> engine ms of its oldest ready head", "while anything is ready"),
-    KeySpec("due", "due", "zset", "lease:<id>, backoff:<id>, gc:<id> -> engine ms", "one entry per kind and instance"),
+    KeySpec(
+        "e", "e:<id>", "list", "ledger events; index = seq - base", "as long as the instance; newest 200"
+    ),
+    KeySpec(
+        "ready",
+        "ready:<type>:<version>:<lane>",
+        "zset",
+        "instance -> engine ms since its head is ready",
+        "while not empty",
+    ),
+    KeySpec(
+        "types",
+        "types",
+        "zset",
+        "type:version -> engine ms of its oldest ready head",
+        "while anything is ready",
+    ),
+    KeySpec(
+        "due",
+        "due",
+        "zset",
+        "lease:<id>, backoff:<id>, gc:<id> -> engine ms",
+        "one entry per kind and instance",
+    ),
     KeySpec("busy", "busy", "set", "instances with unfinished turns", "while not empty"),
     KeySpec("ids", "ids:<type>", "zset", "instance -> engine ms of creation", "as long as the instances"),
-    KeySpec("waiting", "waiting:<type>:<version>", "zset", "server run with idle credits -> expiry, engine ms", "seconds"),
-    KeySpec("type", "type:<type>", "hash", "v (revision), p (settings), q (request id), d (digest)", "as long as the namespace"),
+    KeySpec(
+        "waiting",
+        "waiting:<type>:<version>",
+        "zset",
+        "server run with idle credits -> expiry, engine ms",
+        "seconds",
+    ),
+    KeySpec(
+        "type",
+        "type:<type>",
+        "hash",
+        "v (revision), p (settings), q (request id), d (digest)",
+        "as long as the namespace",
+    ),
     KeySpec("typeindex", "typeindex", "zset", "names of stored workflow types", "as long as the namespace"),
-    KeySpec("servers", "servers", "hash", "server run -> packed (name, address, build, beat, draining, orphaned)", "an hour after its end"),
-    KeySpec("ch", "ch:<server run>", "channel", "hints for one server: 'ready <type>:<version>', 'done <turn> <id>', 'ended <conn> <incarnation> <turn> <fence> <outcome> <id>'", "not stored"),
+    KeySpec(
+        "servers",
+        "servers",
+        "hash",
+        "server run -> packed (name, address, build, beat, draining, orphaned)",
+        "an hour after its end",
+    ),
+    KeySpec(
+        "ch",
+        "ch:<server run>",
+        "channel",
+        "hints for one server: 'ready <type>:<version>', 'done <turn> <id>', 'ended <conn> <incarnation> <turn> <fence> <outcome> <id>'",
+        "not stored",
+    ),
 )
 
 KEYS: dict[str, KeySpec] = {spec.name: spec for spec in _CATALOGUE}
 
 
-def _crc16_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        crc = byte << 8
-        for _ in range(8):
-            crc = ((crc << 1) ^ 0x1021) if crc & 0x8000 else crc << 1
-        table.append(crc & 0xFFFF)
-    return tuple(table)
-
-
-_CRC16 = _crc16_table()
-
-
 def crc16(data: bytes) -> int:
     """CRC-16/XMODEM, the checksum of Redis Cluster; 0 to 65,535."""
-    crc = 0
-    for byte in data:
-        crc = ((crc << 8) & 0xFFFF) ^ _CRC16[(crc >> 8) ^ byte]
-    return crc
+    return crc_hqx(data, 0)
 
 
 def partition_of(instance_id: str, partitions: int) -> int:

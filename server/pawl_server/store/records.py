@@ -220,9 +220,19 @@ class ClaimedTurn(NamedTuple):
 def claimed_turn(view: list[Any]) -> ClaimedTurn:
     """Decodes one claimed turn."""
     return ClaimedTurn(
-        view[0].decode(), view[1], view[2], view[3], view[4], view[5], view[6], view[7],
-        message_record(view[8]), view[9], failure_record(view[10]) if view[10] else None,
-        [step_record(raw) for raw in view[11]] if view[11] else [], view[12].decode(),
+        view[0].decode(),
+        view[1],
+        view[2],
+        view[3],
+        view[4],
+        view[5],
+        view[6],
+        view[7],
+        message_record(view[8]),
+        view[9],
+        failure_record(view[10]) if view[10] else None,
+        [step_record(raw) for raw in view[11]] if view[11] else [],
+        view[12].decode(),
     )
 
 
@@ -292,8 +302,16 @@ def server_record(raw: bytes) -> ServerRecord:
 
 
 TYPE_FIELDS = (
-    "lease_ms", "max_attempts", "backoff_initial_ms", "backoff_max_ms", "backoff_factor", "attempt_timeout_ms",
-    "min_turns", "max_age_ms", "max_turns", "max_bytes",
+    "lease_ms",
+    "max_attempts",
+    "backoff_initial_ms",
+    "backoff_max_ms",
+    "backoff_factor",
+    "attempt_timeout_ms",
+    "min_turns",
+    "max_age_ms",
+    "max_turns",
+    "max_bytes",
 )
 TYPE_DEFAULTS: dict[str, float] = dict(
     zip(TYPE_FIELDS, (60_000, 3, 1_000, 60_000, 2, 3_600_000, 256, 86_400_000, 2_000, 4_194_304), strict=True)
@@ -309,5 +327,7 @@ def pack_type(values: dict[str, float | None]) -> bytes:
 def unpack_type(raw: bytes) -> tuple[int, dict[str, float | None]]:
     """Time of the last change, and the settings; None for the default."""
     record = unpack(raw)
-    values = {name: (None if value == -1 else value) for name, value in zip(TYPE_FIELDS, record[2:], strict=False)}
+    values = {
+        name: (None if value == -1 else value) for name, value in zip(TYPE_FIELDS, record[2:], strict=False)
+    }
     return record[1], values
