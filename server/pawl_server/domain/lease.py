@@ -24,7 +24,8 @@ class Lease(NamedTuple):
 
     def encode(self) -> bytes:
         """The bytes that workers hold: a msgpack array of the five values."""
-        return msgpack.packb(self)
+        packed: bytes = msgpack.packb(self)  # pyright: ignore[reportAssignmentType]
+        return packed
 
     @classmethod
     def decode(cls, raw: bytes, partitions: int) -> Lease:

@@ -1,8 +1,8 @@
 """Lists of items that one script call carries: what one tick brings for one partition and transition.
 
 There is no task, future or lock per item: an item waits in a list, leaves with the others at the end of the
-tick, and its answer is handed to a plain callback. While `IN_FLIGHT` calls of a collector are unanswered, what
-comes meanwhile waits and leaves together: under load the lists grow by themselves.
+tick, and its answer is handed to a plain callback. While `IN_FLIGHT` calls of a collector are unanswered,
+what comes meanwhile waits and leaves together: under load the lists grow by themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Leases: claiming, keeping, moving and ending them, and the commands under them.
 
-Everything here is a list by nature: see collector.py. Answers go to callbacks; `renew_all` and `adopt_all` are
-for unary calls that await theirs.
+Everything here is a list by nature: see collector.py. Answers go to callbacks; `renew_all` and `adopt_all`
+are for unary calls that await theirs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Leases:
     def finish(
         self, partition: int, item: scripts.FinishItem, done: Done, context: Any, ride: Ride | None, size: int
     ) -> None:
-        """Completes a turn. `ride` decides, when the item leaves, what to claim with it; see FinishItem.tv."""
+        """Completes a turn. `ride` decides, when the item leaves, what to claim with it; see FinishItem."""
         self._finish[partition].add((item, ride), done, context, size)
 
     def checkpoint(
@@ -173,7 +173,7 @@ class Leases:
         items: list[scripts.ClaimItem],
         answered: Callable[[Result[scripts.ClaimReply] | Exception], None],
     ) -> None:
-        """Claims for streams, in one script: see ClaimItem. Turns are claimed_turn views of store/records.py."""
+        """Claims for streams, in one script. Turns are claimed_turn views of store/records.py."""
         argv = scripts.claim_args(
             now_ms=self._engine.now_ms,
             server=self._engine.server_run,

@@ -40,4 +40,3 @@ def refused(lease: Lease, reply: Any) -> Refused:
 def ended(how: str) -> Refused:
     """The lease ended before; `how` is one of the endings of lib/record.lua."""
     return Refused(Reason.LEASE_ENDED, f"the lease is over: {how}", {"how": how})
-

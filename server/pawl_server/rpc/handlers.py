@@ -7,7 +7,7 @@ so that they too get a status with a reason, and so do calls that this server do
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
@@ -53,13 +53,18 @@ class Handlers(grpc.GenericRpcHandler):
         self._unknown: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(_unknown)
 
     def add(self, descriptor: ServiceDescriptor, servicer: object) -> None:
-        """Adds a service; `servicer` has a method for each of its calls."""
+        """Adds a service; `servicer` has a method for each of its calls.
+
+        Its `READERS`, if it has any, decode the requests of the calls named there.
+        """
         self.names.append(descriptor.full_name)
+        readers: Mapping[str, Callable[[bytes], Any]] = getattr(servicer, "READERS", {})
         for method in descriptor.methods:
             make = _MAKERS[method.client_streaming, method.server_streaming]
             self._methods[f"/{descriptor.full_name}/{method.name}"] = make(
                 getattr(servicer, method.name),
-                request_deserializer=_reader(GetMessageClass(method.input_type).FromString),
+                request_deserializer=readers.get(method.name)
+                or _reader(GetMessageClass(method.input_type).FromString),
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
 

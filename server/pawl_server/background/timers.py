@@ -1,0 +1,110 @@
+"""Timers: each partition's due entries are applied when their time comes.
+
+The loop of a partition sleeps until the earliest time it knows of, which it learns from its own script, from
+polls and from replies that set a timer; at the latest it looks after a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from pawl_server.background.loops import Loop
+from pawl_server.domain.lease import Lease
+from pawl_server.store import scripts_gen as scripts
+
+if TYPE_CHECKING:
+    from pawl_server.engine.core import Engine
+    from pawl_server.store.client import PartitionHandle
+
+log = logging.getLogger(__name__)
+
+LIMIT = 128
+"""Entries that one script looks at."""
+IDLE_S = 1.0
+EARLY_S = 0.002
+"""Engine time has whole ms: a timer is looked at a little after its time."""
+
+
+class _Partition:
+    """The timers of one partition. `due_at` is the loop's time of the next look."""
+
+    def __init__(self, timers: Timers, partition: PartitionHandle) -> None:
+        self.due_at = 0.0
+        self.loop = Loop(f"timers {partition.index}", self._step)
+        self._timers = timers
+        self._partition = partition
+
+    async def _step(self) -> float:
+        now = asyncio.get_running_loop().time()
+        if now < self.due_at:
+            return self.due_at - now
+        due_s = await self._timers.apply(self._partition)
+        self.due_at = asyncio.get_running_loop().time() + due_s
+        return due_s
+
+
+class Timers:
+    """Applies what is due. `fired`, `stale`, `held` count entries."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.fired = 0
+        self.stale = 0
+        self.held = 0
+        self._engine = engine
+        self._partitions = [_Partition(self, partition) for partition in engine.store.partitions]
+
+    @property
+    def errors(self) -> int:
+        """Steps that failed."""
+        return sum(each.loop.errors for each in self._partitions)
+
+    def start(self) -> None:
+        """Begins at once."""
+        self._engine.leases.on_due = self.due
+        for each in self._partitions:
+            each.loop.start()
+
+    async def stop(self) -> None:
+        """Ends the loops."""
+        for each in self._partitions:
+            await each.loop.stop()
+
+    def due(self, partition: PartitionHandle, due_ms: int, now_ms: int) -> None:
+        """Something in the partition is due at an engine time; `now_ms` is the engine time now."""
+        each = self._partitions[partition.index]
+        at = asyncio.get_running_loop().time() + max(0, due_ms - now_ms) / 1000 + EARLY_S
+        if at < each.due_at - EARLY_S:
+            each.due_at = at
+            each.loop.poke()
+
+    async def apply(self, partition: PartitionHandle) -> float:
+        """Applies what is due now; seconds until the next look. Raises a StoreError."""
+        engine = self._engine
+        result = await scripts.expire(partition, now_ms=engine.now_ms, server=engine.server_run, limit=LIMIT)
+        wait_s = IDLE_S
+        for reply in result.replies:
+            match reply:
+                case scripts.ExpireFired():
+                    self.fired += 1
+                    self._fired(partition, reply)
+                case scripts.ExpireStale():
+                    self.stale += 1
+                case scripts.ExpireHeld():
+                    self.held += 1
+                case scripts.ExpireNext(due_ms=due_ms) if due_ms:
+                    wait_s = min(wait_s, max(0.0, (due_ms - result.now_ms) / 1000 + EARLY_S))
+        engine.ready(partition, result.ready)
+        return wait_s
+
+    def _fired(self, partition: PartitionHandle, reply: scripts.ExpireFired) -> None:
+        if reply.kind != "lease":
+            return
+        engine = self._engine
+        log.info("lease of %s turn %d: %s", reply.id, reply.turn, reply.outcome, extra={"conn": reply.conn})
+        if reply.conn:
+            lease = Lease(partition.index, reply.id, reply.inc, reply.turn, reply.fence)
+            engine.leases.on_lost(reply.conn, lease, reply.outcome)
+        if reply.outcome == "failed":
+            engine.awaits.notify(reply.id, reply.turn)

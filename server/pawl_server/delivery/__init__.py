@@ -1,0 +1,228 @@
+"""Delivery: hands ready turns to workers over their streams, and takes back what they did.
+
+    wakeups -> dispatcher -> sessions
+
+`Delivery` holds the streams of this server: it opens and closes them, keeps their leases alive while they say
+something, and asks them to leave when the server stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pawl.v1 import worker_service_pb2 as pb
+from pawl_server.delivery.dispatcher import Dispatcher
+from pawl_server.delivery.hello import read_hello, server_hello
+from pawl_server.delivery.sessions import Hello, WorkSession, silent
+from pawl_server.delivery.wakeups import Wakeups
+from pawl_server.domain.errors import Reason, Refused
+from pawl_server.domain.lease import Lease
+from pawl_server.engine.refusals import ended
+from pawl_server.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from pawl_server.engine.core import Engine
+    from pawl_server.settings import Settings
+
+__all__ = ["Delivery", "WorkSession", "read_hello"]
+
+log = logging.getLogger(__name__)
+
+SILENT_INTERVALS = 3
+WATCH_S = 0.25
+GRACE_MIN_S, GRACE_MAX_S, GRACE_STORM_S = 0.3, 5.0, 10.0
+STORM_STREAMS = 20
+STORM_SHARE = 0.1
+STORM_FEW = 2
+LAST_FRAMES_S = 1.0
+"""How long streams that the server ends have for their last results."""
+GATHER_S = 0.05
+"""How long a closed stream waits for others to close with it before its leases are orphaned."""
+
+_OUTCOMES = {"failed": "expired"}
+"""How a lease ended, for outcomes of `expire` that name what became of the turn."""
+
+
+class Delivery:
+    """The work streams of this server. Use it from the event loop."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.loop = asyncio.get_running_loop()
+        self.dispatcher = Dispatcher(engine.leases, engine.store.partitions)
+        self.wakeups = Wakeups(engine, self.dispatcher, self.lost)
+        self.sessions: dict[int, WorkSession] = {}
+        self.draining = False
+        self._stopping = False
+        self._empty = asyncio.Event()
+        self._by_name: dict[tuple[str, int], WorkSession] = {}
+        self._opened = 0
+        self._closings: deque[float] = deque()
+        self._orphans: list[tuple[WorkSession, list[tuple[Lease, bool]]]] = []
+        self._watching: asyncio.Task[None] | None = None
+
+    # Life
+
+    async def start(self) -> None:
+        """Begins to hand out turns."""
+        self.engine.on_ready = self.dispatcher.ready
+        self.engine.leases.on_lost = self.lost
+        self.wakeups.start()
+        self._watching = self.loop.create_task(self._watch(), name="delivery")
+
+    async def drain(self, grace_s: float) -> None:
+        """Hands out no more turns and asks workers to move; returns once they have, or after the grace."""
+        self.draining = True
+        for session in list(self.sessions.values()):
+            session.drain(int(grace_s * 1000))
+        await self._emptied(grace_s)
+        self._stopping = True
+        for session in list(self.sessions.values()):
+            session.finish()
+        await self._emptied(LAST_FRAMES_S)
+
+    async def _emptied(self, seconds: float) -> None:
+        """Returns once no stream is open, or after some time."""
+        if self.sessions:
+            self._empty.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._empty.wait()
+
+    async def stop(self) -> None:
+        """Ends all streams that are left. Their workers keep the leases: they are not the ones who left."""
+        self.draining = self._stopping = True
+        for session in list(self.sessions.values()):
+            session.stop(None)
+            session.close()
+        self._orphan_closed()
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(1):
+                await self.engine.store.ping()  # answered after everything that was asked for before
+        await self.wakeups.stop()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+
+    # Streams
+
+    def open_session(self, first: pb.WorkRequest, hello: Hello) -> WorkSession:
+        """Opens a stream by its first frame and the hello in it. Raises InvalidField or Refused(DRAINING)."""
+        if self.draining:
+            raise Refused(Reason.DRAINING, "the server is stopping")
+        leases = [(key, self.engine.leases.decode(key)) for key in hello.leases]
+        self._opened += 1
+        session = WorkSession(self, hello, self._opened)
+        server_hello(session.outbox.frame().hello, self)
+        self.sessions[session.number] = session
+        self._by_name[hello.session, hello.ordinal] = session
+        self.dispatcher.register(session)
+        try:
+            session.adopt(leases)
+            session.take_in(first)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def find(self, session: str, ordinal: int) -> WorkSession:
+        """The open stream of a session. Raises Refused(WRONG_STATE)."""
+        found = self._by_name.get((session, ordinal))
+        if found is None:
+            raise Refused(
+                Reason.WRONG_STATE, f"session {session} has no stream {ordinal} here", {"state": "no_stream"}
+            )
+        return found
+
+    def closed(self, session: WorkSession, leases: list[tuple[Lease, bool]]) -> None:
+        """A stream has ended; `leases` is what it held, with whether the worker had received it."""
+        self.sessions.pop(session.number, None)
+        name = (session.hello.session, session.hello.ordinal)
+        if self._by_name.get(name) is session:
+            del self._by_name[name]
+        self.dispatcher.unregister(session)
+        if not self.sessions:
+            self._empty.set()
+        self._closings.append(self.loop.time())
+        if self._stopping:
+            leases = [(lease, accepted) for lease, accepted in leases if not accepted]
+        if leases:
+            if not self._orphans:
+                self.loop.call_later(GATHER_S, self._orphan_closed)
+            self._orphans.append((session, leases))
+
+    def _orphan_closed(self) -> None:
+        """The leases of streams that closed a moment ago: by now it shows whether many did."""
+        orphans, self._orphans = self._orphans, []
+        for session, leases in orphans:
+            self.orphan(leases, session)
+
+    def orphan(self, leases: Sequence[tuple[Lease, bool]], session: WorkSession) -> None:
+        """Shortens leases that the stream had to the grace of the moment."""
+        grace_s = GRACE_STORM_S if self._storm() else self.grace_s(session)
+        self.engine.leases.orphan(leases, session.conn, int(grace_s * 1000))
+
+    @staticmethod
+    def grace_s(session: WorkSession) -> float:
+        """How long a worker has to come back: time to open a stream, by the round trip of the last one."""
+        return min(max(20 * session.rtt_s + 0.2, GRACE_MIN_S), GRACE_MAX_S)
+
+    def _storm(self) -> bool:
+        """Whether so many streams closed within a second that it is the network, not the workers."""
+        now = self.loop.time()
+        while self._closings and now - self._closings[0] > 1.0:
+            self._closings.popleft()
+        count = len(self._closings)
+        return count > STORM_STREAMS or (
+            count > STORM_FEW and count > STORM_SHARE * (len(self.sessions) + count)
+        )
+
+    # Leases
+
+    def lost(self, conn: str, lease: Lease, outcome: str) -> None:
+        """A lease was ended by time; its stream hears of it."""
+        run, _, rest = conn.partition(".")
+        number = rest.rpartition(".")[2]
+        if run == self.engine.server_run and number.isdigit():
+            session = self.sessions.get(int(number))
+            if session is not None:
+                session.lost(lease.encode(), ended(_OUTCOMES.get(outcome, outcome)))
+
+    def renew_all(self) -> None:
+        """Renews every accepted lease of every open stream at once: others believe this server dead."""
+        for session in self.sessions.values():
+            session.renew(session.held.accepted())
+
+    async def _watch(self) -> None:
+        """Beats, silence and renewals of all streams, for ever."""
+        interval = self.settings.beat_interval_ms / 1000
+        pause = min(WATCH_S, interval / 4)
+        responsive_since = expected = self.loop.time()
+        while True:
+            await asyncio.sleep(pause)
+            now = self.loop.time()
+            if now - expected > pause + interval / 2:
+                responsive_since = now  # it was this loop that was silent
+            expected = now
+            for session in list(self.sessions.values()):
+                try:
+                    self._look_after(session, now, interval, now - responsive_since)
+                except Exception:
+                    log.exception("stream %s", session.conn)
+
+    def _look_after(self, session: WorkSession, now: float, interval: float, responsive_s: float) -> None:
+        if now - session.heard_at > SILENT_INTERVALS * interval and responsive_s > interval:
+            log.info("stream %s said nothing for %.1f s", session.conn, now - session.heard_at)
+            session.stop(silent(SILENT_INTERVALS))
+            return
+        if now - session.sent_at >= interval and session.outbox.empty:
+            session.beat()
+        due = session.held.due(now)
+        if due:
+            session.renew(due)

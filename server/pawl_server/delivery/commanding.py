@@ -1,0 +1,229 @@
+"""The commands of one stream: those of a lease one after the other, each answered exactly once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pawl.v1 import worker_service_pb2 as pb
+from pawl_server.delivery import commands
+from pawl_server.delivery.frames import fill_ms, fill_refusal
+from pawl_server.delivery.held import LeaseState
+from pawl_server.domain.errors import Reason, Refused
+from pawl_server.engine.refusals import OVER, refused
+from pawl_server.store.scripts_gen import CheckpointOk, FailOk, FinishOk, ReleaseOk
+
+if TYPE_CHECKING:
+    from pawl_server.delivery import Delivery
+    from pawl_server.delivery.sessions import WorkSession
+
+RIDES = 8
+"""How many finishes in a row claim in their own partition while others have work too."""
+
+
+class Commanding:
+    """Applies commands. `pending` counts those that are not answered yet."""
+
+    def __init__(self, session: WorkSession, delivery: Delivery) -> None:
+        self.pending = 0
+        self._session = session
+        self._outbox = session.outbox
+        self._held = session.held
+        self._leases = delivery.engine.leases
+        self._dispatcher = delivery.dispatcher
+        self._orphan = delivery.orphan
+        self._rides = 0
+        # Bound once: these are handed out with every command.
+        self._on_finish = self._finished
+        self._on_checkpoint = self._checkpointed
+        self._on_fail = self._failed
+        self._on_release = self._released
+        self._on_leave = self._ride
+
+    def take_in(self, frame: Iterable[pb.Command]) -> None:
+        """The commands of a frame, in order."""
+        states = self._held.states
+        for command in frame:
+            self.pending += 1
+            state = states.get(command.lease)
+            if state is None:
+                state = self._stranger(command)
+                if state is None:
+                    continue
+            if state.command or state.queue:
+                if state.queue is None:
+                    state.queue = deque()
+                state.queue.append(command)
+            else:
+                self._start(state, command)
+
+    def _stranger(self, command: pb.Command) -> LeaseState | None:
+        """A lease that the stream does not hold: a repeat from another stream, or one that has ended."""
+        try:
+            lease = self._leases.decode(command.lease)
+        except Refused as why:
+            self._refuse(command.lease, command.n, why)
+            return None
+        state = LeaseState(command.lease, lease, held=False)
+        self._held.add(state)
+        return state
+
+    def _start(self, state: LeaseState, command: pb.Command) -> None:
+        try:
+            n = commands.check_n(command.n)
+            self._send(state, n, command)
+        except Refused as why:
+            self._refuse(state.key, command.n, why)
+            self._refuse_queue(state, command.n - 1)
+            self._settle(state)
+            return
+        if not state.accepted and state.held:
+            state.accept(self._session.heard_at)
+
+    def _send(self, state: LeaseState, n: int, command: pb.Command) -> None:
+        """Queues a command for the end of the tick; raises Refused if it can't be applied."""
+        lease = state.lease
+        action = command.WhichOneof("action")
+        if action == "finish":
+            item = commands.finish(lease, n, command.finish, self._session.conn)
+            size = len(item.output) + len(item.state) + len(item.result) + len(item.next_message)
+            self._leases.finish(lease.partition, item, self._on_finish, state, self._on_leave, size)
+        elif action == "checkpoint":
+            step = commands.checkpoint(lease, n, command.checkpoint)
+            self._leases.checkpoint(lease.partition, step, self._on_checkpoint, state, len(step.output))
+        elif action == "fail":
+            failure = commands.fail(lease, n, command.fail)
+            self._leases.fail(lease.partition, failure, self._on_fail, state, len(failure.details))
+        elif action == "release":
+            self._leases.release(lease.partition, commands.release(lease, n), self._on_release, state)
+        else:
+            raise Refused(Reason.UNIMPLEMENTED, "no action, or one that this server does not know")
+        state.command = n
+
+    def _ride(self, state: LeaseState) -> str:
+        """The type:version to claim with a finish that leaves now."""
+        session = self._session
+        if session.room <= 0:
+            return ""
+        if self._rides >= RIDES and self._dispatcher.others(session, state.lease.partition, state.tv):
+            self._rides = 0
+            return ""
+        self._rides += 1
+        session.reserved += 1
+        state.riding = True
+        return state.tv or session.hello.types[0]
+
+    # Answers
+
+    def _finished(self, state: LeaseState, reply: Any, now_ms: int) -> None:
+        session = self._session
+        rode = state.riding
+        if rode:
+            state.riding = False
+            session.reserved -= 1
+        if reply.__class__ is not FinishOk:
+            self._other(state, reply)
+        else:
+            n = state.command
+            if not session.closed:
+                result = self._outbox.result()
+                result.lease = state.key
+                result.n = n
+                fill_ms(result.finish.finish_time, reply.finished_ms)
+                if reply.continuation:
+                    result.finish.continuation_turn = reply.continuation
+            self._answered(state, over=True)
+            if reply.turns:
+                for view in reply.turns:
+                    session.deliver(state.lease.partition, view, now_ms)
+                return
+        if rode:
+            self._dispatcher.offer(session)
+
+    def _checkpointed(self, state: LeaseState, reply: Any, _: int) -> None:
+        if not isinstance(reply, CheckpointOk):
+            self._other(state, reply)
+            return
+        if not self._session.closed:
+            result = self._outbox.result()
+            result.lease = state.key
+            result.n = state.command
+            result.checkpoint.position = reply.position
+        self._answered(state, over=False)
+
+    def _failed(self, state: LeaseState, reply: Any, _: int) -> None:
+        if not isinstance(reply, FailOk):
+            self._other(state, reply)
+            return
+        if not self._session.closed:
+            result = self._outbox.result()
+            result.lease = state.key
+            result.n = state.command
+            result.fail.state = reply.state  # pyright: ignore[reportAttributeAccessIssue]
+            if reply.delay_ms:
+                fill_ms(result.fail.retry_delay, reply.delay_ms)
+        self._answered(state, over=True)
+
+    def _released(self, state: LeaseState, reply: Any, _: int) -> None:
+        if not isinstance(reply, ReleaseOk):
+            self._other(state, reply)
+            return
+        if not self._session.closed:
+            result = self._outbox.result()
+            result.lease = state.key
+            result.n = state.command
+        self._answered(state, over=True)
+
+    def _other(self, state: LeaseState, reply: Any) -> None:
+        """Any answer but OK."""
+        if not isinstance(reply, Exception) and reply.word == "ALREADY":
+            if not self._session.closed:
+                result = self._outbox.result()
+                result.lease = state.key
+                result.n = state.command
+                result.already = True
+            self._answered(state, over=False)
+            return
+        why = refused(state.lease, reply)
+        self._refuse(state.key, state.command, why)
+        last = int(why.metadata["last"]) if why.reason == Reason.GAP else state.command - 1
+        self.pending += 1  # _answered counts it, and so did _refuse
+        self._refuse_queue(state, last)
+        self._answered(state, over=why.reason in OVER)
+
+    def _answered(self, state: LeaseState, *, over: bool) -> None:
+        """A command has its answer: the next one of the lease follows."""
+        self.pending -= 1
+        state.command = 0
+        if over:
+            self._held.over(state)
+        if state.queue:
+            self._start(state, state.queue.popleft())
+        else:
+            self._settle(state)
+        self._session.wake()
+
+    def _settle(self, state: LeaseState) -> None:
+        """The last command of a lease, so far, has its answer."""
+        if not state.held:
+            self._held.drop_idle(state)
+        elif self._session.closed:
+            self._held.over(state)
+            self._orphan([(state.lease, state.accepted)], self._session)
+
+    def _refuse(self, key: bytes, n: int, why: Refused) -> None:
+        self.pending -= 1
+        if not self._session.closed:
+            result = self._outbox.result()
+            result.lease = key
+            result.n = n
+            fill_refusal(result.refusal, why)
+            self._session.wake()
+
+    def _refuse_queue(self, state: LeaseState, last: int) -> None:
+        """What waits behind a command that was not applied is not applied either."""
+        queue, state.queue = state.queue, None
+        for command in queue or ():
+            gap = Refused(Reason.GAP, f"command {last + 1} was not applied", {"last": str(max(last, 0))})
+            self._refuse(state.key, command.n, gap)

@@ -1,0 +1,275 @@
+"""Brings together streams that have credits and partitions that have work.
+
+For each type:version there is a pool: the streams that run it, and for each partition what is known about
+its ready heads. A source is *ready* when a reply, a hint, a poll or nothing yet says that it may have some; a
+claim that comes back short makes it empty again. At the end of a tick idle credits are shared out: one
+`claim` script per partition for all types and streams. Sources and streams take turns, so that neither waits
+for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pawl_server.engine.leases import Leases
+from pawl_server.store.script_call import Result
+from pawl_server.store.scripts_gen import ClaimItem, ClaimReply
+
+if TYPE_CHECKING:
+    from pawl_server.delivery.sessions import WorkSession
+    from pawl_server.store.client import PartitionHandle
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT = 2
+"""Unanswered claims of a source."""
+CLAIM_MAX = 128
+"""Most turns that one script claims of a source."""
+SHARE = 8
+"""Turns that a stream takes before the next stream gets its turn."""
+RETRY_S = 0.1
+REGISTER_S = 3.0
+"""A server that waits for work says so again after that time; the store forgets it after 5 s."""
+
+
+class Source:
+    """The ready heads of a type:version in one partition, as far as is known."""
+
+    __slots__ = ("blocked_until", "flying", "hints", "more", "partition", "pool", "registered_at")
+
+    def __init__(self, pool: Pool, partition: PartitionHandle) -> None:
+        self.pool = pool
+        self.partition = partition
+        self.hints = 0
+        self.flying = 0
+        self.more = False
+        self.registered_at = 0.0
+        self.blocked_until = 0.0
+
+
+class Pool:
+    """The streams and sources of one type:version. `idle` and `ready` are queues: first in, first served."""
+
+    __slots__ = ("idle", "ready", "sessions", "sources", "tv")
+
+    def __init__(self, tv: str, partitions: list[PartitionHandle]) -> None:
+        self.tv = tv
+        self.sessions: set[WorkSession] = set()
+        self.idle: dict[WorkSession, None] = {}
+        self.sources = [Source(self, partition) for partition in partitions]
+        self.ready: dict[int, Source] = dict(enumerate(self.sources))
+
+
+_Entry = tuple[ClaimItem, "WorkSession", Source]
+
+
+class Dispatcher:
+    """Claims turns for the streams of this server. `claims` counts scripts, `claimed` turns."""
+
+    def __init__(self, leases: Leases, partitions: list[PartitionHandle]) -> None:
+        self.claims = 0
+        self.claimed = 0
+        self._leases = leases
+        self._partitions = partitions
+        self._pools: dict[str, Pool] = {}
+        self._hungry: dict[Pool, None] = {}
+        leases.tick.after = self._flush
+
+    # What happens
+
+    def register(self, session: WorkSession) -> None:
+        """A stream opened."""
+        for tv in session.hello.types:
+            pool = self._pools.get(tv)
+            if pool is None:
+                pool = self._pools[tv] = Pool(tv, self._partitions)
+            pool.sessions.add(session)
+
+    def unregister(self, session: WorkSession) -> None:
+        """A stream closed."""
+        for tv in session.hello.types:
+            pool = self._pools[tv]
+            pool.sessions.discard(session)
+            pool.idle.pop(session, None)
+            if not pool.sessions:
+                del self._pools[tv]
+                self._hungry.pop(pool, None)
+
+    def offer(self, session: WorkSession) -> None:
+        """A stream may have idle credits."""
+        for tv in session.hello.types:
+            pool = self._pools.get(tv)
+            if pool is not None and session in pool.sessions:
+                pool.idle.setdefault(session)
+                if pool.ready:
+                    self._hungry.setdefault(pool)
+        if self._hungry:
+            self._leases.tick.arm()
+
+    def ready(self, partition: PartitionHandle, types: Iterable[str]) -> None:
+        """Heads of these type:version have become ready in a partition."""
+        for tv in types:
+            pool = self._pools.get(tv)
+            if pool is not None:
+                source = pool.sources[partition.index]
+                source.hints += 1
+                pool.ready.setdefault(partition.index, source)
+                if pool.idle:
+                    self._hungry.setdefault(pool)
+        if self._hungry:
+            self._leases.tick.arm()
+
+    def refresh(self, partition: PartitionHandle, now: float) -> None:
+        """Looks at the sources of a partition again whose registration as waiting is about to lapse."""
+        for pool in self._pools.values():
+            source = pool.sources[partition.index]
+            if pool.idle and now - source.registered_at > REGISTER_S:
+                self.ready(partition, (pool.tv,))
+
+    def others(self, session: WorkSession, partition: int, tv: str) -> bool:
+        """Whether anything but this type:version of this partition is known to be ready for a stream."""
+        for each in session.hello.types:
+            pool = self._pools.get(each)
+            if pool is not None and len(pool.ready) > (each == tv and partition in pool.ready):
+                return True
+        return False
+
+    # Claims
+
+    def _flush(self) -> None:
+        if not self._hungry:
+            return
+        hungry, self._hungry = self._hungry, {}
+        scripts: dict[int, list[_Entry]] = {}
+        now = asyncio.get_running_loop().time()
+        for pool in hungry:
+            self._share_out(pool, now, scripts)
+        for index, entries in scripts.items():
+            self._claim(self._partitions[index], entries)
+
+    def _share_out(self, pool: Pool, now: float, scripts: dict[int, list[_Entry]]) -> None:
+        sources = [
+            source
+            for source in pool.ready.values()
+            if source.flying < IN_FLIGHT and source.blocked_until <= now
+        ]
+        if not sources:
+            return
+        room = self._room(pool, CLAIM_MAX * len(sources))
+        for left in range(len(sources), 0, -1):
+            if room <= 0:
+                return
+            source = sources[len(sources) - left]
+            share = -(-room // left)
+            if left == 1 and not source.more and room > 2 and len(self._partitions) > 1:
+                share = room // 2  # the rest is for what the other partitions may announce meanwhile
+            given = self._give(pool, source, min(share, CLAIM_MAX), scripts)
+            room -= given
+            if given:
+                index = source.partition.index
+                pool.ready[index] = pool.ready.pop(index)  # behind the others
+
+    @staticmethod
+    def _room(pool: Pool, enough: int) -> int:
+        """Idle credits of a pool, counted up to about `enough`; streams without any leave the queue."""
+        total = 0
+        spent = []
+        for session in pool.idle:
+            room = session.room
+            if room:
+                total += room
+                if total >= enough:
+                    break
+            else:
+                spent.append(session)
+        for session in spent:
+            del pool.idle[session]
+        return total
+
+    def _give(self, pool: Pool, source: Source, share: int, scripts: dict[int, list[_Entry]]) -> int:
+        """Reserves up to `share` credits for a claim at a source; how many it got."""
+        given = 0
+        alone = len(pool.idle) == 1
+        entries = scripts.setdefault(source.partition.index, [])
+        while given < share and pool.idle:
+            session = next(iter(pool.idle))
+            del pool.idle[session]
+            count = min(session.room, share - given, CLAIM_MAX if alone else SHARE)
+            if count <= 0:
+                continue
+            session.reserved += count
+            given += count
+            entries.append((ClaimItem(pool.tv, count, session.conn), session, source))
+            if session.room > 0:
+                pool.idle[session] = None  # behind the others
+        return given
+
+    def _claim(self, partition: PartitionHandle, entries: list[_Entry]) -> None:
+        if not entries:
+            return
+        issued = {source: source.hints for _, _, source in entries}
+        for source in issued:
+            source.flying += 1
+        self.claims += 1
+        answered: Callable[[Result[ClaimReply] | Exception], None]
+        answered = partial(self._answered, partition, entries, issued)
+        self._leases.claim(partition, [entry[0] for entry in entries], answered)
+
+    def _answered(
+        self,
+        partition: PartitionHandle,
+        entries: list[_Entry],
+        issued: dict[Source, int],
+        result: Result[ClaimReply] | Exception,
+    ) -> None:
+        for item, session, _ in entries:
+            session.reserved -= item.limit
+        for source in issued:
+            source.flying -= 1
+        if isinstance(result, Exception):
+            self._failed(partition, entries, result)
+            return
+        now = asyncio.get_running_loop().time()
+        for (item, session, source), reply in zip(entries, result.replies, strict=True):
+            source.more = reply.more
+            if not reply.more and len(reply.turns) < item.limit:
+                source.registered_at = now
+            self._deliver(partition, session, reply.turns, result.now_ms)
+        for source, hints in issued.items():
+            if not source.more and source.hints == hints:
+                source.pool.ready.pop(partition.index, None)
+        self.ready(partition, result.ready)
+        self._again(entries)
+
+    def _deliver(
+        self, partition: PartitionHandle, session: WorkSession, views: list[Any], now_ms: int
+    ) -> None:
+        self.claimed += len(views)
+        for view in views:
+            try:
+                session.deliver(partition.index, view, now_ms)
+            except Exception:
+                log.exception("a claimed turn of partition %d can't be delivered", partition.index)
+
+    def _failed(self, partition: PartitionHandle, entries: list[_Entry], why: Exception) -> None:
+        """What was claimed nevertheless comes back by itself, as nobody receives it."""
+        log.warning("claim in partition %d: %s", partition.index, why)
+        loop = asyncio.get_running_loop()
+        for _, _, source in entries:
+            source.blocked_until = loop.time() + RETRY_S
+        loop.call_later(RETRY_S, self._again, entries)
+
+    def _again(self, entries: list[_Entry]) -> None:
+        """Credits came back, and sources may be asked again."""
+        for _, session, source in entries:
+            if not session.closed:
+                self.offer(session)
+            pool = source.pool
+            if pool.idle and pool.ready and pool.sessions:
+                self._hungry.setdefault(pool)
+        if self._hungry:
+            self._leases.tick.arm()

@@ -1,0 +1,135 @@
+"""The leases of one stream, as this server knows them: received, accepted, to be renewed, missing."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+from pawl.v1 import worker_service_pb2 as pb
+from pawl_server.domain.lease import Lease
+
+ACCEPT_WITHIN_S = 1.0
+"""How long an acceptance may be known here only; it is written with the next renewals."""
+MISSING_BEATS = 3
+RECENT_MAX = 20_000
+
+
+class LeaseState:
+    """One lease. All times are the loop's seconds.
+
+    `held` is false for a lease that a command named although the stream does not have it. `accepted` says
+    that the worker has it, `renew_at` when the next renewal is due. `command` is the number of the command
+    that is unanswered, `queue` what waits behind it. `riding` says that the finish under way claims a turn.
+    """
+
+    __slots__ = (
+        "accepted", "command", "held", "key", "lease", "missed", "queue", "renew_at", "riding", "tv",
+    )  # fmt: skip
+
+    def __init__(self, key: bytes, lease: Lease, tv: str = "", held: bool = True) -> None:
+        self.key = key
+        self.lease = lease
+        self.tv = tv
+        self.held = held
+        self.accepted = False
+        self.renew_at = math.inf
+        self.missed = 0
+        self.command = 0
+        self.queue: deque[pb.Command] | None = None
+        self.riding = False
+
+    def accept(self, now: float) -> None:
+        """The worker has it; that is to be written soon."""
+        self.accepted = True
+        self.renew_at = now + ACCEPT_WITHIN_S
+
+    def renewed(self, now: float, remaining_s: float) -> None:
+        """The store knows about the acceptance and keeps the lease for `remaining_s`.
+
+        Below two thirds of the term a renewal has an effect; the remaining time is at least that after one.
+        """
+        self.accepted = True
+        self.renew_at = now + max(remaining_s / 3, 0.25)
+
+
+class Held:
+    """Lease states by the bytes that name them. `count` counts those that are held."""
+
+    def __init__(self) -> None:
+        self.states: dict[bytes, LeaseState] = {}
+        self._unaccepted: deque[tuple[int, LeaseState]] = deque()
+        self._recent: set[bytes] = set()
+        self._older: set[bytes] = set()
+
+    def add(self, state: LeaseState) -> None:
+        """Takes in a lease."""
+        self.states[state.key] = state
+
+    def deliver(self, state: LeaseState, frame: int) -> None:
+        """Takes in a lease whose turn leaves with frame `frame`."""
+        self.states[state.key] = state
+        self._unaccepted.append((frame, state))
+
+    def accept_through(self, frame: int, now: float) -> None:
+        """Everything up to `frame` was received."""
+        waiting = self._unaccepted
+        renew_at = now + ACCEPT_WITHIN_S
+        while waiting and waiting[0][0] <= frame:
+            state = waiting.popleft()[1]
+            if not state.accepted:
+                state.accepted = True
+                state.renew_at = renew_at
+
+    def unsent(self, taken: int) -> list[LeaseState]:
+        """Leases of turns whose frame is above `taken`: nobody can have received them."""
+        return [state for frame, state in self._unaccepted if frame > taken and state.held]
+
+    def over(self, state: LeaseState) -> None:
+        """The lease has ended, or is no longer this stream's."""
+        if state.held:
+            state.held = False
+            if len(self._recent) > RECENT_MAX:
+                self._older, self._recent = self._recent, set()
+            self._recent.add(state.key)
+        state.renew_at = math.inf
+        self.drop_idle(state)
+
+    def drop_idle(self, state: LeaseState) -> None:
+        """Forgets a lease that is not held and has no command under way."""
+        if not state.held and not state.command and not state.queue:
+            self.states.pop(state.key, None)
+
+    def beat(self, keys: Iterable[bytes], now: float) -> tuple[list[bytes], list[LeaseState]]:
+        """What a worker's beat says: names that are unknown here, and leases that it no longer holds.
+
+        Names of leases that ended since the last two beats are neither: the beat may have crossed the news.
+        """
+        named = set(keys)
+        unknown = []
+        states, recent, older = self.states, self._recent, self._older
+        for key in named:
+            state = states.get(key)
+            if state is None or not state.held:
+                if key not in recent and key not in older:
+                    unknown.append(key)
+            elif not state.accepted:
+                state.accept(now)
+        missing = []
+        for state in states.values():
+            if state.key in named or not state.held or not state.accepted or state.command:
+                state.missed = 0
+            else:
+                state.missed += 1
+                if state.missed >= MISSING_BEATS:
+                    missing.append(state)
+        self._older, self._recent = recent, set()
+        return unknown, missing
+
+    def due(self, now: float) -> list[LeaseState]:
+        """Leases whose renewal is due."""
+        return [state for state in self.states.values() if state.renew_at <= now and state.held]
+
+    def accepted(self) -> list[LeaseState]:
+        """Held leases that the worker has."""
+        return [state for state in self.states.values() if state.held and state.accepted]

@@ -1,0 +1,79 @@
+"""The first frames of a stream: what a worker says of itself, checked, and what the server answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pawl.v1 import worker_service_pb2 as pb
+from pawl_server.delivery.frames import fill_ms
+from pawl_server.delivery.sessions import Hello
+from pawl_server.domain.errors import InvalidField
+from pawl_server.domain.ids import check_id, check_type
+from pawl_server.domain.limits import (
+    FRAME_BYTES,
+    LABEL_BYTES,
+    LABELS,
+    LEASES_PER_REQUEST,
+    WORKFLOWS_PER_HELLO,
+)
+from pawl_server.version import VERSION
+
+if TYPE_CHECKING:
+    from pawl_server.delivery import Delivery
+
+MAX_FRAME_DEFAULT = 4 << 20
+MAX_FRAME_LEAST = 64 << 10
+MAX_ORDINAL = 1 << 53
+
+
+def read_hello(first: pb.WorkRequest) -> Hello:
+    """The hello of a first frame, checked; type settings apart. Raises InvalidField."""
+    if not first.HasField("hello"):
+        raise InvalidField("hello", "is missing: it opens the stream and must be in the first frame")
+    hello = first.hello
+    check_id("hello.session", hello.session)
+    if not 0 < hello.stream_ordinal < MAX_ORDINAL:
+        raise InvalidField("hello.stream_ordinal", f"is {hello.stream_ordinal}, not 1 or more")
+    _check_count("hello.workflows", len(hello.workflows), WORKFLOWS_PER_HELLO, least=1)
+    _check_count("hello.leases", len(hello.leases), LEASES_PER_REQUEST)
+    _check_count("hello.labels", len(hello.labels), LABELS)
+    for key, value in hello.labels.items():
+        if max(len(key.encode()), len(value.encode())) > LABEL_BYTES:
+            raise InvalidField("hello.labels", f"has a key or value of more than {LABEL_BYTES} bytes")
+    return Hello(hello.session, hello.stream_ordinal, _types(hello), tuple(hello.leases), _max_frame(hello))
+
+
+def _types(hello: pb.WorkHello) -> tuple[str, ...]:
+    types: dict[str, None] = {}
+    for at, ref in enumerate(hello.workflows):
+        name = check_type(f"hello.workflows[{at}].workflow_type", ref.workflow_type)
+        types[f"{name}:{check_id(f'hello.workflows[{at}].version', ref.version)}"] = None
+    return tuple(types)
+
+
+def _max_frame(hello: pb.WorkHello) -> int:
+    if hello.max_frame_bytes == 0:
+        return MAX_FRAME_DEFAULT
+    if hello.max_frame_bytes < MAX_FRAME_LEAST:
+        raise InvalidField(
+            "hello.max_frame_bytes", f"is {hello.max_frame_bytes}, not at least {MAX_FRAME_LEAST}"
+        )
+    return hello.max_frame_bytes
+
+
+def _check_count(field: str, count: int, most: int, least: int = 0) -> None:
+    if not least <= count <= most:
+        raise InvalidField(field, f"has {count} entries, not {least} to {most}")
+
+
+def server_hello(hello: pb.ServerHello, delivery: Delivery) -> None:
+    """Fills in the server's answer."""
+    settings = delivery.settings
+    hello.server_run = delivery.engine.server_run
+    hello.version = VERSION
+    hello.address = delivery.engine.address
+    hello.capabilities.append("work-stream")
+    fill_ms(hello.beat_interval, settings.beat_interval_ms)
+    for name, value in settings.limits.as_map().items():
+        hello.limits[name] = value
+    hello.max_frame_bytes = FRAME_BYTES

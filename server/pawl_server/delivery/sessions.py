@@ -1,0 +1,332 @@
+"""One work stream: what the worker has been given, what it says, and what is to be told to it.
+
+Plain calls in one event loop, no task and no await: rpc/ feeds frames in and takes frames out. Answers of the
+store arrive as callbacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pawl.v1 import worker_service_pb2 as pb
+from pawl_server.delivery import commands
+from pawl_server.delivery.commanding import Commanding
+from pawl_server.delivery.frames import Outbox, fill_ms, fill_turn, turn_size
+from pawl_server.delivery.held import Held, LeaseState
+from pawl_server.domain.errors import InvalidField, Reason, Refused
+from pawl_server.domain.lease import Lease
+from pawl_server.domain.limits import CREDITS, FRAME_ITEMS
+from pawl_server.engine.refusals import refused
+from pawl_server.store import records, scripts_gen
+
+if TYPE_CHECKING:
+    from pawl_server.delivery import Delivery
+
+log = logging.getLogger(__name__)
+
+OUT_BYTES = 1 << 20
+OUT_TURNS = 256
+"""More bytes or turns than that waiting to be sent, and the stream is given no turns."""
+BLOCKED_S = 0.25
+"""A stream whose write takes longer is given no turns meanwhile."""
+ADOPT_AGAIN_S = 0.5
+RTT_UNKNOWN_S = 0.05
+EXACT_BELOW = 4_096
+
+
+class Hello(NamedTuple):
+    """A checked WorkHello."""
+
+    session: str
+    ordinal: int
+    types: tuple[str, ...]
+    """type:version of what the worker runs."""
+    leases: tuple[bytes, ...]
+    max_frame_bytes: int
+
+
+class WorkSession:
+    """The state of one stream.
+
+    `conn` names it in the store. `finished` says that the stream can end in good order. `on_end` is set by
+    whoever serves the stream and hears that the server wants it to end: with a refusal, or in good order.
+    """
+
+    def __init__(self, delivery: Delivery, hello: Hello, number: int) -> None:
+        self.hello = hello
+        self.conn = f"{delivery.engine.server_run}.{hello.ordinal}.{number}"
+        self.number = number
+        self.outbox = Outbox()
+        self.held = Held()
+        self.heard_at = self.sent_at = delivery.loop.time()
+        self.rtt_s = RTT_UNKNOWN_S
+        self.draining = False
+        self.ending = False
+        self.closed = False
+        self.end: asyncio.Future[Refused | None] = delivery.loop.create_future()
+        # Credits: what the worker granted, what was delivered, what claims under way may still deliver.
+        self.credits_total = 0
+        self.delivered = 0
+        self.reserved = 0
+        self.starved = False
+        self.write_began = 0.0
+        self._delivery = delivery
+        self._loop = delivery.loop
+        self._leases = delivery.engine.leases
+        self._namespace = delivery.engine.namespace
+        self._received = 0
+        self._beat_seen = 0
+        self._probe: tuple[int, float] | None = None
+        self._adopting: dict[bytes, Lease] = {}
+        self._waiter: asyncio.Future[None] | None = None
+        self.commands = Commanding(self, delivery)
+
+    # Credits
+
+    @property
+    def room(self) -> int:
+        """How many more turns may be claimed for the stream now."""
+        room = self.credits_total - self.delivered - self.reserved
+        if room <= 0 or self.closed or self.ending or self.draining:
+            return 0
+        outbox = self.outbox
+        if outbox.bytes > OUT_BYTES or outbox.turns > OUT_TURNS or self.blocked:
+            self.starved = True
+            return 0
+        return room
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the worker does not read what is sent."""
+        return self.write_began > 0 and self._loop.time() - self.write_began > BLOCKED_S
+
+    def _credit(self, total: int) -> None:
+        if total < self.credits_total:
+            raise InvalidField(
+                "credits_total",
+                f"fell from {self.credits_total} to {total}: every frame carries the running total",
+            )
+        if total - self.delivered > CREDITS:
+            raise InvalidField(
+                "credits_total", f"leaves {total - self.delivered} outstanding, at most {CREDITS}"
+            )
+        self.credits_total = total
+        self._delivery.dispatcher.offer(self)
+
+    # Frames from the worker
+
+    def receive(self, frame: pb.WorkRequest) -> None:
+        """One frame after the first. Raises InvalidField, which ends the stream."""
+        if frame.HasField("hello"):
+            raise InvalidField("hello", "belongs in the first frame only")
+        self.take_in(frame)
+
+    def take_in(self, frame: pb.WorkRequest) -> None:
+        """Everything of a frame but its hello, in the order of the fields."""
+        now = self.heard_at = self._loop.time()
+        received = frame.received_through
+        if received > self._received:
+            self._accept_through(received, now)
+        if frame.commands:
+            if len(frame.commands) > FRAME_ITEMS:
+                raise InvalidField("commands", f"has {len(frame.commands)} entries, at most {FRAME_ITEMS}")
+            self.commands.take_in(frame.commands)
+        if frame.credits_total != self.credits_total:
+            self._credit(frame.credits_total)
+        if frame.HasField("beat"):
+            self._beat(frame.beat, now)
+        if frame.end:
+            self.finish()
+
+    def _accept_through(self, frame: int, now: float) -> None:
+        if frame > self.outbox.taken:
+            raise InvalidField("received_through", f"is {frame}, but only {self.outbox.taken} were sent")
+        self._received = frame
+        self.held.accept_through(frame, now)
+        if self._probe is not None and frame >= self._probe[0]:
+            sample = now - self._probe[1]
+            self.rtt_s = min(sample, self.rtt_s + 0.05 * (sample - self.rtt_s))
+            self._probe = None
+
+    def _beat(self, beat: pb.Beat, now: float) -> None:
+        self._beat_seen = beat.number
+        unknown, missing = self.held.beat(beat.leases, now)
+        if missing:
+            log.info("stream %s: %d leases missing from three beats", self.conn, len(missing))
+            for state in missing:
+                self.held.over(state)
+            self._delivery.orphan([(state.lease, True) for state in missing], self)
+        if unknown:
+            self.adopt([(key, self._leases.decode(key)) for key in unknown])
+        self.beat()
+
+    def beat(self) -> None:
+        """Says that the server is alive, with the next frame."""
+        self.outbox.frame().beat.number = self._beat_seen
+        self.wake()
+
+    # Turns
+
+    def deliver(self, partition: int, view: list[Any], now_ms: int) -> None:
+        """Sends a turn that was claimed for this stream; see claim_view in lib/claim.lua."""
+        claimed = records.claimed_turn(view)
+        lease = Lease(partition, claimed.instance_id, claimed.incarnation, claimed.turn, claimed.fence)
+        key = lease.encode()
+        known = self.held.states.get(key)
+        if known is not None and known.held:
+            return  # repeated by a repeated finish, and on its way already
+        if self.closed or self.ending or self.delivered >= self.credits_total:
+            self._give_back(lease)
+            return
+        size = turn_size(view)
+        if size > self.hello.max_frame_bytes and not self._fits(claimed, key, now_ms):
+            item = commands.undeliverable(lease, size, self.hello.max_frame_bytes)
+            self._leases.fail(partition, item, _ignore, None)
+            return
+        turn, frame = self.outbox.turn(size)
+        fill_turn(turn, key, claimed, self._namespace, now_ms)
+        self.held.deliver(LeaseState(key, lease, claimed.tv), frame)
+        self.delivered += 1
+        self.wake()
+
+    def _fits(self, claimed: records.ClaimedTurn, key: bytes, now_ms: int) -> bool:
+        """Whether a turn near the limit is below it after all."""
+        frame = pb.WorkResponse(frame=1 << 40)
+        fill_turn(frame.turns.add(), key, claimed, self._namespace, now_ms)
+        return frame.ByteSize() <= self.hello.max_frame_bytes
+
+    def _give_back(self, lease: Lease) -> None:
+        """Returns a turn that was never sent: costs neither an attempt nor a delivery."""
+        self._leases.release(lease.partition, commands.release(lease, 1), _ignore, None)
+
+    # Leases
+
+    def adopt(self, leases: Sequence[tuple[bytes, Lease]]) -> None:
+        """Moves leases to this stream; each is answered by a lease event."""
+        for key, lease in leases:
+            if key not in self._adopting:
+                self._adopting[key] = lease
+                self._leases.adopt(lease, self.conn, self._adopted, key)
+
+    def _adopted(self, key: bytes, reply: Any, _: int) -> None:
+        lease = self._adopting.pop(key)
+        if isinstance(reply, Exception):
+            if not self.closed:
+                self._loop.call_later(ADOPT_AGAIN_S, self.adopt, [(key, lease)])
+            return
+        self.adopted(key, lease, reply)
+
+    def adopted(self, key: bytes, lease: Lease, reply: Any) -> None:
+        """What the store answered to an adoption by this stream."""
+        if isinstance(reply, scripts_gen.AdoptOk):
+            if self.closed:
+                self._delivery.orphan([(lease, True)], self)
+                return
+            state = self.held.states.get(key)
+            if state is None:
+                state = LeaseState(key, lease)
+                self.held.add(state)
+            state.held = True
+            state.renewed(self._loop.time(), reply.remaining_ms / 1000)
+            self.outbox.event(key, None)
+        else:
+            self.outbox.event(key, refused(lease, reply))
+        self.wake()
+
+    def lost(self, key: bytes, why: Refused) -> None:
+        """A lease ended without a command of this stream."""
+        state = self.held.states.get(key)
+        if state is not None and state.held and not self.closed:
+            self.held.over(state)
+            self.outbox.event(key, why)
+            self.wake()
+
+    def renew(self, states: Sequence[LeaseState]) -> None:
+        """Renews leases; what is found to be over is announced."""
+        for state in states:
+            state.renew_at = float("inf")
+            self._leases.renew(state.lease, self._renewed, state)
+
+    def _renewed(self, state: LeaseState, reply: Any, _: int) -> None:
+        if not state.held:
+            return
+        now = self._loop.time()
+        if isinstance(reply, scripts_gen.RenewOk):
+            state.renewed(now, reply.remaining_ms / 1000)
+        elif isinstance(reply, Exception):
+            state.renew_at = now + 0.5
+        elif not state.command:
+            self.lost(state.key, refused(state.lease, reply))
+
+    # The writer's side
+
+    def wake(self) -> None:
+        """Something waits to be sent, or the stream may be finished."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next_frame(self) -> pb.WorkResponse | None:
+        """The next frame to send; None once the stream is finished."""
+        while True:
+            frame = self.outbox.take()
+            if frame is not None:
+                now = self._loop.time()
+                self.sent_at = self.write_began = now
+                if self._probe is None:
+                    self._probe = (frame.frame, now)
+                return frame
+            if self.ending and self.commands.pending == 0 and not self._adopting:
+                return None
+            self._waiter = self._loop.create_future()
+            await self._waiter
+
+    def written(self) -> None:
+        """The frame taken last was accepted by the transport."""
+        self.write_began = 0.0
+        if self.starved:
+            self.starved = False
+            self._delivery.dispatcher.offer(self)
+
+    # The end
+
+    def finish(self) -> None:
+        """No more turns; the stream ends once its commands are answered."""
+        self.ending = True
+        self.wake()
+
+    def drain(self, grace_ms: int) -> None:
+        """Asks the worker to move, and hands out no more turns here."""
+        if not self.draining:
+            self.draining = True
+            fill_ms(self.outbox.frame().drain.grace, grace_ms)
+            self.wake()
+
+    def stop(self, why: Refused | None) -> None:
+        """Has the stream ended by the server."""
+        if not self.end.done():
+            self.end.set_result(why)
+
+    def close(self) -> None:
+        """The stream has ended. What it still holds is orphaned, after its last command."""
+        if self.closed:
+            return
+        self.closed = True
+        self.stop(None)
+        unsent = self.held.unsent(self.outbox.taken)
+        for state in unsent:
+            self.held.over(state)
+            self._give_back(state.lease)
+        left = [state for state in self.held.states.values() if state.held and not state.command]
+        self._delivery.closed(self, [(state.lease, state.accepted) for state in left])
+
+
+def silent(intervals: int) -> Refused:
+    """Why a stream that says nothing is ended."""
+    return Refused(Reason.DEADLINE, f"no frame for {intervals} beat intervals")
+
+
+def _ignore(*_: object) -> None:
+    """Nobody waits for this answer."""

@@ -1,0 +1,156 @@
+"""WorkerService: work streams, and renewal and adoption of leases apart from them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, ClassVar
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from pawl.v1 import worker_service_pb2 as pb
+from pawl_server.delivery import Delivery, WorkSession, read_hello
+from pawl_server.delivery.frames import fill_ms, fill_refusal
+from pawl_server.domain.errors import InvalidField
+from pawl_server.domain.ids import check_id
+from pawl_server.domain.lease import Lease
+from pawl_server.domain.limits import FRAME_BYTES, LEASES_PER_REQUEST
+from pawl_server.engine.refusals import refused
+from pawl_server.rpc.call import Context, Gate, unary
+from pawl_server.rpc.convert import type_settings
+from pawl_server.rpc.status import abort
+
+log = logging.getLogger(__name__)
+
+
+def read_frame(data: bytes) -> pb.WorkRequest | InvalidField:
+    """A frame of a worker, or why it is none."""
+    if len(data) > FRAME_BYTES:
+        return InvalidField("frame", f"has {len(data)} bytes, at most {FRAME_BYTES}")
+    try:
+        return pb.WorkRequest.FromString(data)
+    except DecodeError as error:
+        return InvalidField("frame", f"can't be decoded: {error}")
+
+
+class WorkerService:
+    """Handlers of pawl.v1.WorkerService. Thin: the state of a stream is in delivery/sessions.py."""
+
+    READERS: ClassVar = {"Work": read_frame}
+    """Requests that are decoded here, by call: see rpc/handlers.py."""
+
+    def __init__(self, delivery: Delivery, gate: Gate) -> None:
+        self.gate = gate
+        self._delivery = delivery
+
+    async def Work(self, _: AsyncIterator[Any], context: Context) -> None:
+        """One stream: a reader and a writer, until the worker or the server ends it."""
+        try:
+            session = await self._open(context)
+        except Exception as error:
+            await abort(context, error, "Work")
+        reader = asyncio.create_task(self._read(session, context), name=f"read {session.conn}")
+        writer = asyncio.create_task(self._write(session, context), name=f"write {session.conn}")
+        try:
+            await asyncio.wait((reader, writer, session.end), return_when=asyncio.FIRST_COMPLETED)
+            if not (session.end.done() or writer.done()):
+                await self._last_frames(session, reader, writer)
+        finally:
+            session.close()
+            reader.cancel()
+            writer.cancel()
+        error = _outcome(session, reader)
+        if error is not None:
+            await abort(context, error, "Work")
+
+    async def _open(self, context: Context) -> WorkSession:
+        first = await context.read()
+        if isinstance(first, InvalidField):
+            raise first
+        if first is grpc.aio.EOF:
+            raise InvalidField("hello", "is missing: the stream ended before its first frame")
+        hello = read_hello(first)
+        for at, ref in enumerate(first.hello.workflows):
+            if ref.HasField("settings"):
+                settings = type_settings(f"hello.workflows[{at}].settings.", ref.settings)
+                await self._delivery.engine.types.ensure(ref.workflow_type, settings)
+        return self._delivery.open_session(first, hello)
+
+    @staticmethod
+    async def _read(session: WorkSession, context: Context) -> None:
+        """Takes frames in until the worker's side ends. Raises InvalidField."""
+        while True:
+            frame = await context.read()
+            if frame is grpc.aio.EOF:
+                session.finish()
+                return
+            if isinstance(frame, InvalidField):
+                raise frame
+            session.receive(frame)
+
+    @staticmethod
+    async def _write(session: WorkSession, context: Context) -> None:
+        """Sends what waits, as one frame each time, until the stream is finished."""
+        while (frame := await session.next_frame()) is not None:
+            try:
+                await context.write(frame)
+            except Exception as error:
+                log.info("stream %s ended: %s", session.conn, error)
+                return
+            session.written()
+
+    @staticmethod
+    async def _last_frames(
+        session: WorkSession, reader: asyncio.Task[None], writer: asyncio.Task[None]
+    ) -> None:
+        """The worker says nothing more: its commands get their results, unless it broke a rule."""
+        if not reader.cancelled() and reader.exception() is None:
+            await asyncio.wait((writer, session.end), return_when=asyncio.FIRST_COMPLETED)
+
+    @unary(sheds=False, while_draining=True)
+    async def RenewLeases(self, request: pb.RenewLeasesRequest, _: Context) -> pb.RenewLeasesResponse:
+        """Renews leases, each on its own."""
+        leases = self._leases(request.leases)
+        replies = await self._delivery.engine.leases.renew_all(leases, detach=request.detach)
+        response = pb.RenewLeasesResponse()
+        _fill_results(response.results, request.leases, leases, replies)
+        return response
+
+    @unary(sheds=False, while_draining=True)
+    async def AdoptLeases(self, request: pb.AdoptLeasesRequest, _: Context) -> pb.AdoptLeasesResponse:
+        """Moves leases to an open stream of the session."""
+        check_id("session", request.session)
+        leases = self._leases(request.leases)
+        session = self._delivery.find(request.session, request.stream_ordinal)
+        replies = await self._delivery.engine.leases.adopt_all(leases, session.conn)
+        for key, lease, reply in zip(request.leases, leases, replies, strict=True):
+            session.adopted(key, lease, reply)
+        response = pb.AdoptLeasesResponse()
+        _fill_results(response.results, request.leases, leases, replies)
+        return response
+
+    def _leases(self, keys: Sequence[bytes]) -> list[Lease]:
+        if not 0 < len(keys) <= LEASES_PER_REQUEST:
+            raise InvalidField("leases", f"has {len(keys)} entries, not 1 to {LEASES_PER_REQUEST}")
+        return [self._delivery.engine.leases.decode(key) for key in keys]
+
+
+def _outcome(session: WorkSession, reader: asyncio.Task[None]) -> BaseException | None:
+    """Why the stream ended, if not in good order."""
+    if reader.done() and not reader.cancelled() and (error := reader.exception()) is not None:
+        return error
+    return session.end.result()
+
+
+def _fill_results(
+    results: Any, keys: Sequence[bytes], leases: Sequence[Lease], replies: Sequence[Any]
+) -> None:
+    for key, lease, reply in zip(keys, leases, replies, strict=True):
+        result = results.add()
+        result.lease = key
+        if reply.word == "OK":
+            fill_ms(result.remaining, reply.remaining_ms)
+        else:
+            fill_refusal(result.refusal, refused(lease, reply))
