@@ -1,9 +1,9 @@
 """The key catalogue: every key that Pawl keeps in Redis, and where its partition lives.
 
-All keys of a partition begin with the partition's tag, `{<namespace>.<partition>.<salt>}`, so that every transition touches
-one hash slot. The salt is searched so that partitions spread evenly over the slots of a cluster. The namespace itself has
-one key outside the partitions, `{<namespace>}meta`, which fixes the number of partitions. Nothing is ever found or deleted
-by pattern.
+All keys of a partition begin with the partition's tag, `{<namespace>.<partition>.<salt>}`, so that every
+transition touches one hash slot. The salt is searched so that partitions spread evenly over the slots of a
+cluster. The namespace itself has one key outside the partitions, `{<namespace>}meta`, which fixes the number
+of partitions. Nothing is ever found or deleted by pattern.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ _CATALOGUE = (
         "i",
         "i:<id>",
         "hash",
-        "r (packed record), y (type:version), o (what creation fixed), s (state), k (step keys of the head), a (servers awaiting a turn), d:<message id> "
-        "(turn), <turn>.m (message), <turn>.<position> (step), <turn>.f (last failure), <turn>.h (receipt, last step, reply)",
+        "r (packed record), y (type:version), o (what creation fixed), s (state), k (step keys of the head), "
+        "a (servers awaiting a turn), d:<message id> (turn), <turn>.m (message), <turn>.<position> (step), "
+        "<turn>.f (last failure), <turn>.h (receipt, last step, reply)",
         "as long as the instance; fields of a turn until trimmed",
     ),
     KeySpec(
@@ -101,7 +102,8 @@ _CATALOGUE = (
         "ch",
         "ch:<server run>",
         "channel",
-        "hints for one server: 'ready <type>:<version>', 'done <turn> <id>', 'ended <conn> <incarnation> <turn> <fence> <outcome> <id>'",
+        "hints for one server: 'ready <type>:<version>', 'done <turn> <id>', "
+        "'ended <conn> <incarnation> <turn> <fence> <outcome> <id>'",
         "not stored",
     ),
 )
@@ -126,7 +128,7 @@ def namespace_tag(namespace: str) -> str:
 
 @functools.cache
 def partition_tag(namespace: str, partition: int, partitions: int) -> str:
-    """Prefix of all keys of a partition; its slot is the one nearest to (partition + 0.5) x 16384 / partitions."""
+    """Prefix of all keys of a partition; its slot is near (partition + 0.5) x 16384 / partitions."""
     share = SLOTS / partitions
     centre = (partition + 0.5) * share
     best, best_distance = "", float(SLOTS)

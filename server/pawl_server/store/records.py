@@ -1,8 +1,9 @@
 """Readers of the packed records that the scripts keep in Redis.
 
-Every record but `y` is a msgpack array whose first element is a format version; elements beyond the ones named here are ignored.
-The Lua side is lib/record.lua, lib/inbox.lua, lib/step.lua, lib/receipt.lua, lib/retry.lua, lib/born.lua, lib/ledger.lua
-and transitions/beat.lua. Times are engine time in ms since the epoch; blobs are `encoding NUL data`.
+Every record but `y` is a msgpack array whose first element is a format version; elements beyond the ones
+named here are ignored. The Lua side is lib/record.lua, inbox.lua, step.lua, receipt.lua, retry.lua, born.lua,
+ledger.lua and transitions/beat.lua. Times are engine time in ms since the epoch; blobs are
+`encoding NUL data`.
 """
 
 from __future__ import annotations
@@ -184,17 +185,11 @@ def receipt(raw: bytes) -> Receipt:
     """Decodes `<turn>.h`."""
     h = unpack(raw)
     trimmed = len(h) > 16
-    return Receipt(
-        *h[1:10],
-        h[10].decode() if h[10] else "",
-        *h[11:14],
-        h[14] if h[14] != 0 else None,
-        _step(h[15]) if h[15] != 0 else None,
-        trimmed,
-        h[16].decode() if trimmed else "",
-        h[17] if trimmed else b"",
-        h[18] if trimmed else 0,
-    )
+    claimed = h[10].decode() if h[10] else ""
+    reply = h[14] if h[14] != 0 else None
+    last_step = _step(h[15]) if h[15] != 0 else None
+    message = (h[16].decode(), h[17], h[18]) if trimmed else ("", b"", 0)
+    return Receipt._make((*h[1:10], claimed, *h[11:14], reply, last_step, trimmed, *message))
 
 
 class ClaimedTurn(NamedTuple):
@@ -321,7 +316,9 @@ TYPE_DEFAULTS: dict[str, float] = dict(
 def pack_type(values: dict[str, float | None]) -> bytes:
     """Packs the settings of a workflow type; None or absent means the default (-1 in the record)."""
     fields = (values.get(name) for name in TYPE_FIELDS)
-    return msgpack.packb([1, 0, *(-1 if value is None else value for value in fields)])
+    packed = msgpack.packb([1, 0, *(-1 if value is None else value for value in fields)])
+    assert packed is not None
+    return packed
 
 
 def unpack_type(raw: bytes) -> tuple[int, dict[str, float | None]]:
