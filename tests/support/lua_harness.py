@@ -112,7 +112,8 @@ class Harness:
         return getattr(scripts_gen, f"{script}_args")(**values)
 
     def evalsha(self, script: str, argv: Sequence[Any]) -> tuple[Any, ...]:
-        """The command that runs a loaded script, for connections of the test's own."""
+        """The command that runs a script, for connections of the test's own; loads the script."""
+        self.redis.call("SCRIPT", "LOAD", _bundles()[script].text)
         return ("EVALSHA", _bundles()[script].sha1, 1, f"{self.tag}meta", *argv, 0)
 
     def decode(self, script: str, raw: Any) -> Result[Any]:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -126,6 +127,12 @@ class RedisServer:
             self._control = None
             raise
 
+    @contextmanager
+    def connections(self, count: int) -> Iterator[list[Control]]:
+        """So many further blocking connections."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(closing(Control(self.socket))) for _ in range(count)]
+
     def flush(self) -> None:
         """Removes all data and all scripts."""
         self.call("FLUSHALL")
@@ -187,9 +194,12 @@ class Control:
             raise
         self._reader = hiredis.Reader(notEnoughData=Ellipsis)
 
-    def call(self, *args: bytes | str | int) -> Any:
-        """Sends one command and returns its reply."""
+    def send(self, *args: bytes | str | int) -> None:
+        """Sends one command and waits for nothing."""
         self._socket.sendall(hiredis.pack_command(cast(Any, args)))
+
+    def receive(self) -> Any:
+        """The next reply or message."""
         while (reply := self._reader.gets()) is ...:
             data = self._socket.recv(65536)
             if not data:
@@ -198,6 +208,11 @@ class Control:
         if isinstance(reply, hiredis.ReplyError):
             raise reply
         return reply
+
+    def call(self, *args: bytes | str | int) -> Any:
+        """Sends one command and returns its reply."""
+        self.send(*args)
+        return self.receive()
 
     def close(self) -> None:
         """Closes the connection."""

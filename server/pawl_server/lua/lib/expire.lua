@@ -49,6 +49,7 @@ local function expire_unreceived(u, now, server)
   local r = u.r
   r[DELIVERIES] = r[DELIVERIES] + 1
   if r[DELIVERIES] > MAX_DELIVERIES then
+    r[ATTEMPT] = r[FAILURES] + r[LOST] + 1
     return expire_attempt(u, now, server, 'UNDELIVERABLE')
   end
   attempt_again(u, now, server, 0)

@@ -17,7 +17,7 @@ local now = meta_load(now_ms)
 local entries = redis.call('ZRANGEBYSCORE', T .. 'due', '-inf', now, 'LIMIT', 0, limit)
 local replies = {}
 for i = 1, #entries do
-  local kind, id = string.match(entries[i], '^(%a+):(.*)$')
+  local kind, id = string.match(entries[i], '^(%a*):?(.*)$')
   local u = settled_load(now, server, id)
   local reply
   if not u then
