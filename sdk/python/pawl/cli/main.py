@@ -45,13 +45,13 @@ class Program(click.Group):
         module, _, name = place.partition(":")
         return getattr(import_module(module), name)
 
-    def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, **named: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Runs the program and exits."""
         words = list(sys.argv[1:] if args is None else args)
         as_json = "--json" in words
-        named["standalone_mode"] = False
+        named |= {"standalone_mode": False, "prog_name": "pawl"}
         try:
-            result = super().main(words, *rest, **named)
+            result = super().main(words, **named)
         except click.Abort:
             sys.exit(Exit.INTERRUPTED)
         except click.ClickException as error:

@@ -77,10 +77,17 @@ def _value(message: str | None, text: bool, binary: bool) -> Any:
         return sys.stdin.buffer.read()
     if message == "-":
         data = sys.stdin.buffer.read()
-        return data.decode(errors="strict") if text else parse_json(data, _bad_message)
+        return _decoded(data) if text else parse_json(data, _bad_message)
     if message is None:
         return "" if text else None
     return message if text else parse_json(message, _bad_message)
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"MESSAGE is not UTF-8 at position {error.start}") from None
 
 
 def _bad_message(why: str) -> Any:

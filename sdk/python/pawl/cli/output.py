@@ -14,6 +14,8 @@ from pawl.errors import PayloadError
 from pawl.payloads import BINARY, Payload, decode
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pawl.models import Failure, Instance, Origin, Sent, ServerInfo, Turn
 
     Cell = str | int | float | None
@@ -35,7 +37,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, empty
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     if table.row_count:
-        _console().print(table)
+        _print(table)
     else:
         click.echo(empty)
 
@@ -51,14 +53,22 @@ def print_fields(fields: Mapping[str, Cell]) -> None:
     for name, value in fields.items():
         if value is not None:
             table.add_row(name, Text(_cell(value)))
-    _console().print(table)
+    _print(table)
 
 
-def _console() -> Any:
+def _print(table: Table) -> None:
+    """Prints a table as wide as the terminal; elsewhere each row is one line, without spaces at its end."""
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=False)
-    return console if console.is_terminal else Console(highlight=False, width=4000)
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(table)
+        return
+    console = Console(highlight=False, width=100_000)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def _cell(value: Cell) -> str:

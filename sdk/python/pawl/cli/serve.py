@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ NEEDS_SERVER = "this needs the server: pip install 'pawl-workflows[server]'"
 def require_server() -> None:
     """Raises CommandError unless the packages of the extra [server] are installed."""
     try:
-        import pawl_server.app  # noqa: F401
+        import_module("pawl_server.app")
     except ModuleNotFoundError as error:
         raise CommandError("NOT_INSTALLED", f"{NEEDS_SERVER} ({error})", Exit.USAGE) from None
 
@@ -69,7 +70,15 @@ def dev(
     unix://) no store is started.
     """
     require_server()
-    settings = read_settings({"data_dir": data_dir, "host": host, "port": port, "redis_url": redis_url})
+    settings = read_settings(
+        {
+            "data_dir": data_dir,
+            "host": host,
+            "port": port,
+            "redis_url": redis_url,
+            "log_level": os.environ.get("PAWL_LOG_LEVEL", "warning"),
+        }
+    )
     serve(settings, as_json=as_json, until_stdin_closes=until_stdin_closes)
 
 
@@ -117,12 +126,15 @@ def server(
 
 def serve(settings: Settings, *, as_json: bool, until_stdin_closes: bool) -> None:
     """Runs a server until a signal; says on stdout what runs once it can be used."""
+    from pawl_server import logs
+
+    logs.set_up(settings.log_level, settings.log_format)
     folder = None if settings.redis_url else os.path.abspath(settings.data_dir)
     run(_serve(settings, folder, as_json, until_stdin_closes))
 
 
 async def _serve(settings: Settings, folder: str | None, as_json: bool, until_stdin_closes: bool) -> None:
-    from pawl_server.app import running
+    from pawl_server.app import CANNOT_START, running
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -130,9 +142,14 @@ async def _serve(settings: Settings, folder: str | None, as_json: bool, until_st
         loop.add_signal_handler(number, stop.set)
     if until_stdin_closes:
         loop.add_reader(sys.stdin.fileno(), _on_input, stop)
-    async with running(settings) as handle:
-        await _announce(handle, folder, as_json)
-        await stop.wait()
+    try:
+        async with running(settings) as handle:
+            await _announce(handle, folder, as_json)
+            await stop.wait()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)  # a second signal ends the process at once
+    except CANNOT_START as error:
+        raise CommandError("CANNOT_START", str(error)) from None
 
 
 def _on_input(stop: asyncio.Event) -> None:

@@ -24,6 +24,7 @@ class Display:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._next_line = 0.0
+        self._shown = (-1, -1)
         if self._console.is_terminal:
             self._bar = _bar(self._console)
 
@@ -50,8 +51,9 @@ class Display:
         """Shows how many documents are done and how many steps have run."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=documents, steps=steps)
-        elif time.monotonic() >= self._next_line:
+        elif time.monotonic() >= self._next_line and (documents, steps) != self._shown:
             self._next_line = time.monotonic() + _LINE_SECONDS
+            self._shown = documents, steps
             self.say(f"{documents} of {self._total} documents, {steps} steps")
 
 

@@ -25,6 +25,9 @@ from pawl.models import Sent
 CONCURRENCY = 32
 """Documents that a worker reads at a time."""
 
+CHUNK = 16
+"""Documents that are admitted together."""
+
 KILL_AT = {"worker": 0.15, "server": 0.4, "store": 0.6}
 """Part of all steps that has run before each kill."""
 
@@ -136,7 +139,9 @@ class _Demo:
     async def _admit(self, client: Client) -> None:
         """Sends every document its message, creating its instance in the same transition.
 
-        A third of them waits for the kills, so that there is load behind each one, however few documents.
+        Never more than the workers can have under way and as many again: what a kill stops is to be taken
+        over soon and not behind a long queue. The last third waits for the kills, so that there is load
+        behind each one, however few the documents.
         """
         new = NewInstance(DOCUMENT, VERSION, state={})
         messages = [
@@ -146,17 +151,20 @@ class _Demo:
             for one in self.documents
         ]
         kills = len(self._targets)
-        held_back = len(messages) // 3 if kills else 0
-        await self._send(client, messages[held_back:])
+        last_third = messages[len(messages) * 2 // 3 :] if kills else []
+        await self._send(client, messages[: len(messages) - len(last_third)])
         for kill in range(kills):
             await self.strikes.acquire()
-            await self._send(client, messages[:held_back][kill::kills])
+            await self._send(client, last_third[kill::kills])
 
     async def _send(self, client: Client, messages: Sequence[Message]) -> None:
-        for answer in await client.send_many(messages, timeout=60.0):
-            if isinstance(answer, PawlError):
-                raise answer
-            self.sent[answer.instance_id] = answer
+        for start in range(0, len(messages), CHUNK):
+            async with self.moved:
+                await self.moved.wait_for(lambda: len(self.sent) - self.done <= 4 * CONCURRENCY - CHUNK)
+            for answer in await client.send_many(messages[start : start + CHUNK], timeout=60.0):
+                if isinstance(answer, PawlError):
+                    raise answer
+                self.sent[answer.instance_id] = answer
 
     @property
     def _targets(self) -> list[str]:

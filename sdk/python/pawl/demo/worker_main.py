@@ -30,17 +30,17 @@ async def work(address: str, folder: Path, name: str, concurrency: int) -> None:
     marks = MarkFile(folder, name)
     async with Client(address) as client:
         document = document_workflow(client, marks, folder)
-        worker = Worker(
-            client,
-            workflows=[document, collector],
-            concurrency=concurrency,
-            session=f"demo-{name}-{os.getpid()}",
-            labels={"demo": name},
-        )
-        working = asyncio.create_task(worker.run())
-        await asyncio.wait({working, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
-        await worker.stop(grace=5)
-        await working
+        # The collector has a worker of its own: documents that wait for room in its inbox must never take the
+        # last place that it could run in.
+        workers = [
+            Worker(client, workflows=[document], concurrency=concurrency, labels={"demo": name}),
+            Worker(client, workflows=[collector], concurrency=1, labels={"demo": name}),
+        ]
+        working = [asyncio.create_task(worker.run()) for worker in workers]
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({*working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*(worker.stop(grace=5) for worker in workers))
+        await asyncio.gather(*working)
     marks.close()
 
 
