@@ -28,13 +28,14 @@ def refusal_error(refusal: Refusal) -> ServerError:
 
 
 class _Item:
-    __slots__ = ("deadline", "future", "request", "size", "timer")
+    __slots__ = ("deadline", "future", "problem", "request", "size", "timer")
 
     def __init__(self, request: SendMessageRequest, deadline: float, future: asyncio.Future) -> None:
         self.request = request
         self.size = request.ByteSize()
         self.deadline = deadline
         self.future: asyncio.Future[SendMessageResponse] = future
+        self.problem: ServerError | None = None
 
     def fail(self, error: ServerError) -> None:
         if not self.future.done():
@@ -79,7 +80,8 @@ class Coalescer:
         self._held.clear()
 
     def _expire(self, item: _Item, timeout: float) -> None:
-        item.fail(DeadlineExceeded(f"no answer within {timeout:g} s", reason="DEADLINE"))
+        # The last failure says more than that the time is up.
+        item.fail(item.problem or DeadlineExceeded(f"no answer within {timeout:g} s", reason="DEADLINE"))
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -147,6 +149,8 @@ class Coalescer:
                         item.fail(error)
             batch = [item for item in batch if not item.future.done()]
             if batch and problem is not None:
+                for item in batch:
+                    item.problem = problem
                 await asyncio.sleep(backoff.next(problem.retry_after))
                 batch = self._overdue(batch, problem, clock())
 
