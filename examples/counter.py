@@ -1,8 +1,10 @@
 """A counter: state that survives everything, and a turn that continues itself.
 
+```sh
 pawl dev
 pawl worker examples.counter:counter
 pawl send clicks '{"add": 2}' --type counter --version v1 --state '{"count": 0}' --wait 10
+```
 """
 
 from __future__ import annotations

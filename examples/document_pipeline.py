@@ -1,8 +1,10 @@
 """A pipeline over documents: one instance per file, one turn per ingestion, one saved step per stage.
 
-    pawl dev
-    pawl worker examples.document_pipeline:ingest
-    pawl send readme '{"path": "README.md"}' --type ingest --version v1 --wait 10
+```sh
+pawl dev
+pawl worker examples.document_pipeline:ingest
+pawl send readme '{"path": "README.md"}' --type ingest --version v1 --wait 10
+```
 
 Kill the worker at any time and start it again: the stages that were done are not done again.
 """
