@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pawl_server.delivery.sessions import WorkSession
 
 RIDES = 8
-"""How many finishes in a row claim in their own partition while others have work too."""
+"""How many finishes in a row claim in their own partition before it is asked whether others fall behind."""
 
 
 class Commanding:
@@ -106,13 +106,15 @@ class Commanding:
         session = self._session
         if session.room <= 0:
             return ""
-        if self._rides >= RIDES and self._dispatcher.others(session, state.lease.partition, state.tv):
+        tv = state.tv or session.hello.types[0]
+        if self._rides >= RIDES:
             self._rides = 0
-            return ""
+            if self._dispatcher.behind(session, state.lease.partition, tv):
+                return ""
         self._rides += 1
         session.reserved += 1
         state.riding = True
-        return state.tv or session.hello.types[0]
+        return tv
 
     # Answers
 
@@ -135,6 +137,7 @@ class Commanding:
                     result.finish.continuation_turn = reply.continuation
             self._answered(state, over=True)
             if reply.turns:
+                self._dispatcher.served(state.lease.partition, state.tv, len(reply.turns))
                 for view in reply.turns:
                     session.deliver(state.lease.partition, view, now_ms)
                 return

@@ -4,7 +4,8 @@ For each type:version there is a pool: the streams that run it, and for each par
 its ready heads. A source is *ready* when a reply, a hint, a poll or nothing yet says that it may have some; a
 claim that comes back short makes it empty again. At the end of a tick idle credits are shared out: one
 `claim` script per partition for all types and streams. Sources and streams take turns, so that neither waits
-for another.
+for another; turns that are claimed with a finish count like any other, and a source that has fallen behind
+gets the next credit.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 IN_FLIGHT = 2
 """Unanswered claims of a source."""
+QUANTUM = 8
+"""How many turns a source may be ahead of another one that is ready."""
 CLAIM_MAX = 128
 """Most turns that one script claims of a source."""
 SHARE = 8
@@ -39,7 +42,7 @@ REGISTER_S = 3.0
 class Source:
     """The ready heads of a type:version in one partition, as far as is known."""
 
-    __slots__ = ("blocked_until", "flying", "hints", "more", "partition", "pool", "registered_at")
+    __slots__ = ("blocked_until", "flying", "hints", "more", "partition", "pool", "registered_at", "served")
 
     def __init__(self, pool: Pool, partition: PartitionHandle) -> None:
         self.pool = pool
@@ -47,6 +50,7 @@ class Source:
         self.hints = 0
         self.flying = 0
         self.more = False
+        self.served = 0
         self.registered_at = 0.0
         self.blocked_until = 0.0
 
@@ -77,6 +81,7 @@ class Dispatcher:
         self._partitions = partitions
         self._pools: dict[str, Pool] = {}
         self._hungry: dict[Pool, None] = {}
+        self._most_served = 0
         leases.tick.after = self._flush
 
     # What happens
@@ -117,7 +122,9 @@ class Dispatcher:
             if pool is not None:
                 source = pool.sources[partition.index]
                 source.hints += 1
-                pool.ready.setdefault(partition.index, source)
+                if partition.index not in pool.ready:
+                    pool.ready[partition.index] = source
+                    source.served = max(source.served, self._most_served)
                 if pool.idle:
                     self._hungry.setdefault(pool)
         if self._hungry:
@@ -130,11 +137,23 @@ class Dispatcher:
             if pool.idle and now - source.registered_at > REGISTER_S:
                 self.ready(partition, (pool.tv,))
 
-    def others(self, session: WorkSession, partition: int, tv: str) -> bool:
-        """Whether anything but this type:version of this partition is known to be ready for a stream."""
+    def served(self, partition: int, tv: str, count: int) -> None:
+        """Turns of a source were handed out; a source that becomes ready later does not catch up on them."""
+        pool = self._pools.get(tv)
+        if pool is not None:
+            source = pool.sources[partition]
+            source.served += count
+            self._most_served = max(self._most_served, source.served)
+
+    def behind(self, session: WorkSession, partition: int, tv: str) -> bool:
+        """Whether a source that is ready for a stream has fallen behind this one by a quantum."""
+        pool = self._pools.get(tv)
+        if pool is None:
+            return True
+        enough = pool.sources[partition].served - QUANTUM
         for each in session.hello.types:
             pool = self._pools.get(each)
-            if pool is not None and len(pool.ready) > (each == tv and partition in pool.ready):
+            if pool is not None and any(source.served <= enough for source in pool.ready.values()):
                 return True
         return False
 
@@ -238,6 +257,7 @@ class Dispatcher:
             source.more = reply.more
             if not reply.more and len(reply.turns) < item.limit:
                 source.registered_at = now
+            self.served(partition.index, item.tv, len(reply.turns))
             self._deliver(partition, session, reply.turns, result.now_ms)
         for source, hints in issued.items():
             if not source.more and source.hints == hints:
