@@ -5,12 +5,15 @@
 local RECEIPT_MS = 900000
 local GC_ARMED = 4
 
-local function history_due(r, h, settings, now)
+-- Whether more is kept than count or bytes allow.
+local function history_over(r, settings)
   local kept = r[HEAD] - r[KEPT]
-  if kept <= settings[MIN_TURNS] then
-    return false
-  end
-  return now - h[R_FINISHED] >= settings[MAX_AGE_MS] or kept > settings[MAX_TURNS] or r[KBYTES] > settings[MAX_BYTES]
+  return kept > settings[MIN_TURNS] and (kept > settings[MAX_TURNS] or r[KBYTES] > settings[MAX_BYTES])
+end
+
+-- Whether the payloads of turn KEPT, which has more than MIN_TURNS turns above it, are to go.
+local function history_due(r, h, settings, now)
+  return now - h[R_FINISHED] >= settings[MAX_AGE_MS] or history_over(r, settings)
 end
 
 local function history_drop_payload(u, turn, h)
@@ -70,8 +73,8 @@ local function history_next(u, now)
     at = receipt_get(u, r[OLDEST])[R_FINISHED] + RECEIPT_MS
   end
   if r[HEAD] - r[KEPT] > settings[MIN_TURNS] then
-    local finished = receipt_get(u, r[KEPT])[R_FINISHED]
-    local payload_at = finished + settings[MAX_AGE_MS]
+    local h = receipt_get(u, r[KEPT])
+    local payload_at = history_due(r, h, settings, now) and now or h[R_FINISHED] + settings[MAX_AGE_MS]
     at = at and math.min(at, payload_at) or payload_at
   end
   return at and math.max(at, now)
@@ -94,15 +97,19 @@ local function history_arm(u, now)
   end
 end
 
--- After a finish: a little trimming now and then, so that steady work needs no background.
+-- After a finish: a little trimming now and then, so that steady work needs no background. An armed entry is early enough
+-- unless a first receipt waits now, or more is left above count or bytes than one finish trims.
 local function history_finish(u, now)
   local r = u.r
   local settings = type_load(unit_type(u))
-  if r[HEAD] - r[KEPT] > settings[MIN_TURNS] or r[OLDEST] < r[KEPT] then
-    if r[HEAD] % 4 == 0 or settings[MIN_TURNS] < 4 then
+  local waits = r[OLDEST] < r[KEPT]
+  if r[HEAD] - r[KEPT] > settings[MIN_TURNS] or waits then
+    local over = history_over(r, settings)
+    if over or r[HEAD] % 4 == 0 or settings[MIN_TURNS] < 4 then
       history_trim(u, now, 8)
+      over = over and history_over(r, settings)
     end
-    if not has_bit(r[FLAGS], GC_ARMED) then
+    if over or not has_bit(r[FLAGS], GC_ARMED) or not waits and r[OLDEST] < r[KEPT] then
       history_arm(u, now)
     end
   end

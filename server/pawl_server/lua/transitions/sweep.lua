@@ -23,10 +23,16 @@ local function repair(u)
   if has_bit(r[FLAGS], 1) or has_bit(r[FLAGS], 2) then
     return false
   elseif r[STATE] == QUEUED then
-    local stored = redis.call('ZSCORE', T .. 'ready:' .. u.tv .. ':0', u.id)
-    local listed = redis.call('ZSCORE', T .. 'types', u.tv)
-    if not (stored and listed) and ready_open(u.tv).change[u.id] == nil then
+    local ready = ready_open(u.tv)
+    if ready.change[u.id] ~= nil then
+      return false
+    end
+    local since = redis.call('ZSCORE', T .. 'ready:' .. u.tv .. ':0', u.id)
+    if not since then
       make_ready(u, now, server)
+      return true
+    elseif not redis.call('ZSCORE', T .. 'types', u.tv) then
+      ready.added = math.min(ready.added or now, tonumber(since))
       return true
     end
   elseif r[STATE] == RUNNING or r[STATE] == BACKOFF then

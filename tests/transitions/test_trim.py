@@ -1,0 +1,248 @@
+"""trim, and the trimming that rides on finish and expire: payloads first, receipts later, nothing left."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.driver import Driver
+
+RECEIPT_MS = 900_000
+DAY_MS = 86_400_000
+
+
+def run_turn(driver: Driver, body: bytes, name: str = "a", **finish: object) -> None:
+    """Admits one message and completes its turn with three steps, after a failed attempt."""
+    driver.send(name, body)
+    held = driver.take(name)
+    held.checkpoint("one", b"1")
+    held.fail(delay_ms=0)
+    held = driver.take(name)
+    held.checkpoint("two", b"2")
+    held.finish(b"reply", step=("three", b"3"), **finish)
+
+
+def of_turn(driver: Driver, turn: int) -> set[str]:
+    """The fields that are stored for a turn, besides the memory of its message id."""
+    return {field.partition(".")[2] for field in driver.fields() if field.startswith(f"{turn}.")}
+
+
+@pytest.mark.spec("R-TRIM-1", "R-TRIM-3")
+def test_trimming_leaves_the_receipt_alone_and_then_nothing(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=1_000)
+    run_turn(driver, b"1")
+    assert of_turn(driver, 1) == {"m", "1", "2", "h"}
+    driver.later(999)
+    with driver.unchanged():
+        reply = driver.trim()
+    assert (reply.word, reply.trimmed, reply.next_ms) == ("OK", 0, driver.now + 1)
+    driver.later(1)
+    reply = driver.trim()
+    assert (reply.trimmed, reply.next_ms) == (1, driver.now - 1_000 + RECEIPT_MS)
+    assert of_turn(driver, 1) == {"h"}
+    receipt = driver.receipt(1)
+    assert (receipt.reply, receipt.last_step, receipt.trimmed) == (None, None, True)
+    assert (receipt.message_id, receipt.attempts, receipt.steps) == ("m-1", 2, 3)
+    assert driver.record().kept_bytes == 0
+    driver.later(RECEIPT_MS - 1_000)
+    reply = driver.trim()
+    assert (reply.trimmed, reply.next_ms) == (1, 0)
+    assert driver.fields() == {"r", "y", "o"}
+
+
+@pytest.mark.spec("R-TRIM-2")
+def test_receipts_live_fifteen_minutes_whatever_the_settings(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=0, max_turns=1, max_bytes=0)
+    driver.send("a", b"1")
+    held = driver.take()
+    first = held.finish(b"reply")
+    assert of_turn(driver, 1) == {"h"}
+    for turn in range(2, 30):
+        run_turn(driver, b"%d" % turn)
+    driver.later(RECEIPT_MS - 1)
+    driver.trim()
+    assert {turn for turn in range(1, 30) if of_turn(driver, turn) == {"h"}} == set(range(1, 30))
+    with driver.unchanged():
+        assert held.finish(b"reply", n=1) == first
+    driver.later(1)
+    assert driver.trim().trimmed == 29
+    assert held.finish(b"reply", n=1).word == "STALE_FENCE"
+
+
+@pytest.mark.spec("R-TRIM-1")
+def test_the_newest_turns_are_kept_whatever_their_age(driver: Driver) -> None:
+    driver.put_type(min_turns=5, max_age_ms=0)
+    for turn in range(1, 9):
+        driver.send("a", b"%d" % turn)
+        driver.take().finish()
+    driver.later(DAY_MS)
+    driver.trim()
+    assert [turn for turn in range(1, 9) if "m" in of_turn(driver, turn)] == [4, 5, 6, 7, 8]
+    assert (driver.record().kept, driver.record().oldest) == (4, 4)
+    assert "gc:a" not in driver.due()
+
+
+@pytest.mark.spec("R-TRIM-1")
+def test_young_turns_are_kept_within_a_count(driver: Driver) -> None:
+    driver.put_type(min_turns=2, max_age_ms=DAY_MS, max_turns=4)
+    for turn in range(1, 9):
+        driver.send("a", b"%d" % turn)
+        driver.take().finish()
+    driver.trim()
+    assert [turn for turn in range(1, 9) if "m" in of_turn(driver, turn)] == [5, 6, 7, 8]
+    driver.later(DAY_MS)
+    driver.trim()
+    assert [turn for turn in range(1, 9) if "m" in of_turn(driver, turn)] == [7, 8]
+
+
+@pytest.mark.spec("R-TRIM-1", "R-LIMIT-3")
+def test_young_turns_are_kept_within_their_bytes(driver: Driver) -> None:
+    driver.put_type(min_turns=1, max_age_ms=DAY_MS, max_bytes=2_500)
+    for turn in range(1, 6):
+        driver.send("a", b"%d" % turn)
+        driver.take().finish(b"x" * 1_000)
+    driver.trim()
+    assert [turn for turn in range(1, 6) if "m" in of_turn(driver, turn)] == [4, 5]
+    assert 2_000 < driver.record().kept_bytes <= 2_500
+
+
+@pytest.mark.spec("R-TRIM-1")
+def test_the_defaults_keep_256_turns_and_younger_ones_up_to_2000(driver: Driver) -> None:
+    for number in range(2_300):
+        driver.send("a", b"%d" % number)
+        driver.claim()[0].finish()
+    record = driver.record()
+    assert 2_000 <= record.head - record.kept <= 2_008
+    driver.later(DAY_MS)
+    for _ in range(400):
+        driver.expire()
+    record = driver.record()
+    assert (record.head - record.kept, record.oldest) == (256, record.kept)
+
+
+@pytest.mark.spec("R-TRIM-1")
+def test_steady_work_keeps_itself_trimmed_without_any_timer(driver: Driver) -> None:
+    driver.put_type(min_turns=8, max_age_ms=0)
+    for number in range(100):
+        driver.send("a", b"%d" % number)
+        driver.take().finish()
+    record = driver.record()
+    assert record.head - record.kept <= 8 + 4
+    driver.later(RECEIPT_MS)
+    for number in range(100, 150):
+        driver.send("a", b"%d" % number)
+        driver.take().finish()
+    assert driver.record().oldest > 92
+
+
+@pytest.mark.spec("R-TRIM-1", "R-WAKE-1")
+def test_one_gc_entry_is_armed_while_something_is_left_and_cleared_after(driver: Driver) -> None:
+    driver.put_type(min_turns=1, max_age_ms=1_000)
+    driver.send("a", b"1")
+    driver.take().finish()
+    assert driver.due() == {}
+    driver.send("a", b"2")
+    driver.later(100)
+    driver.take().finish()
+    assert driver.due() == {"gc:a": driver.now + 900}
+    driver.later(900)
+    assert [(reply.kind, reply.outcome) for reply in driver.expire()] == [("gc", "1")]
+    assert driver.due() == {"gc:a": driver.now - 1_000 + RECEIPT_MS}
+    driver.later(RECEIPT_MS)
+    assert [(reply.kind, reply.outcome) for reply in driver.expire()] == [("gc", "1")]
+    assert driver.due() == {}
+    assert driver.record().flags == 0
+    driver.later(10**9)
+    assert driver.expire() == []
+
+
+@pytest.mark.spec("R-TRIM-1")
+def test_a_long_history_goes_in_bounded_pieces_one_right_after_the_other(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=DAY_MS)
+    for turn in range(1, 51):
+        driver.send("a", b"%d" % turn)
+        driver.take().finish()
+    driver.later(DAY_MS)
+    pieces = []
+    while replies := driver.expire():
+        pieces += [int(reply.outcome) for reply in replies]
+    assert sum(pieces) == 100
+    assert max(pieces) <= 32
+    assert driver.fields() == {"r", "y", "o"}
+
+
+@pytest.mark.spec("R-TRIM-1", "R-TYPE-1")
+def test_what_is_above_the_bytes_goes_at_once_however_much_it_is(driver: Driver) -> None:
+    """A large finish after many small ones: the rest does not wait for its age."""
+    driver.put_type(min_turns=1, max_age_ms=DAY_MS, max_bytes=100_000)
+    for turn in range(1, 61):
+        driver.send("a", b"%d" % turn)
+        driver.take().finish(b"x" * 1_000)
+    assert driver.record().kept_bytes > 60_000
+    driver.send("a", b"big")
+    driver.take().finish(b"x" * 65_000)
+    while driver.expire():
+        pass
+    assert driver.record().kept_bytes <= 100_000
+
+
+@pytest.mark.spec("R-TRIM-1", "R-TYPE-1")
+def test_lower_settings_hold_from_the_next_finish_on(driver: Driver) -> None:
+    for turn in range(1, 61):
+        driver.send("a", b"%d" % turn)
+        driver.take().finish(b"x" * 1_000)
+    driver.put_type(min_turns=1, max_age_ms=DAY_MS, max_bytes=5_000)
+    driver.send("a", b"last")
+    driver.take().finish()
+    while driver.expire():
+        pass
+    assert driver.record().kept_bytes <= 5_000
+    assert driver.due() == {"gc:a": driver.now + RECEIPT_MS}
+
+
+@pytest.mark.spec("R-TRIM-1")
+def test_an_absent_instance_is_not_found(driver: Driver) -> None:
+    driver.create("b")
+    with driver.unchanged():
+        items = [{"id": "a"}, {"id": "b"}]
+        assert [reply.word for reply in driver.call("trim", items=items, limit=5).replies] == [
+            "NOT_FOUND",
+            "OK",
+        ]
+
+
+@pytest.mark.spec("R-TRIM-1", "R-STEP-1")
+def test_neither_the_head_nor_queued_turns_are_touched(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=0)
+    run_turn(driver, b"1")
+    driver.send("a", b"2")
+    driver.send("a", b"3")
+    held = driver.take()
+    held.checkpoint("one")
+    driver.later(RECEIPT_MS)
+    driver.trim()
+    assert [of_turn(driver, turn) for turn in (1, 2, 3)] == [set(), {"m", "1"}, {"m"}]
+    assert held.finish().word == "OK"
+
+
+@pytest.mark.spec("R-TRIM-3", "R-READ-2")
+def test_a_trimmed_turn_reads_as_its_receipt_and_then_as_pruned(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=0)
+    run_turn(driver, b"1")
+    turn = driver.turn(1)
+    assert (turn.message, turn.steps, turn.failure) == (None, [], None)
+    assert turn.receipt is not None
+    assert turn.receipt.message_id == "m-1"
+    driver.later(RECEIPT_MS)
+    driver.trim()
+    assert driver.one("get_turn", id="a", turn=1).word == "PRUNED"
+
+
+@pytest.mark.spec("R-TRIM-3")
+def test_the_ledger_keeps_its_newest_200_events(driver: Driver) -> None:
+    for number in range(400):
+        driver.send("a", b"%d" % number)
+        driver.take().finish()
+    events = driver.events()
+    assert 200 <= len(events) < 264
+    assert driver.record().seq == 1 + 3 * 400
+    assert events[-1] == ("TURN_COMPLETED", 400, 1, "COMPLETED", 1, "")
