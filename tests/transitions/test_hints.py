@@ -1,0 +1,208 @@
+"""await, waiting and the private channels: who is told what, once, and without telling the caller itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.driver import TV, Driver
+from tests.support.listener import listening
+
+
+def as_server(driver: Driver, server: str) -> Driver:
+    """The calls after this come from `server`."""
+    driver.server = server
+    return driver
+
+
+@pytest.mark.spec("R-DELIVER-2")
+def test_a_waiting_server_is_told_once(driver: Driver) -> None:
+    with listening(driver, "s1", "s2", "s3") as (one, two, three):
+        as_server(driver, "s1").claim()
+        driver.later(1)
+        as_server(driver, "s2").claim()
+        as_server(driver, "s3").send("a")
+        assert [one.heard(), two.heard(), three.heard()] == [[f"ready {TV}"], [], []]
+        assert list(driver.state()[f"waiting:{TV}"]) == ["s2"], "one that was told waits no more"
+        driver.send("b")
+        assert [one.heard(), two.heard()] == [[], [f"ready {TV}"]]
+        driver.send("c")
+        assert [one.heard(), two.heard()] == [[], []]
+
+
+@pytest.mark.spec("R-DELIVER-2")
+def test_several_heads_of_one_script_make_one_hint_for_each_type(driver: Driver) -> None:
+    with listening(driver, "s1") as (one,):
+        as_server(driver, "s1")
+        driver.claim()
+        driver.claim(tv="t:v2")
+        items = [driver.message("a"), driver.message("b"), driver.message("c", version="v2")]
+        as_server(driver, "s2").call("send", items=items)
+        assert sorted(one.heard()) == [f"ready {TV}", "ready t:v2"]
+
+
+@pytest.mark.spec("R-DELIVER-2")
+def test_the_caller_learns_from_its_reply_and_nobody_else_is_woken(driver: Driver) -> None:
+    with listening(driver, "s1", "s2") as (one, two):
+        as_server(driver, "s1").claim()
+        driver.later(1)
+        as_server(driver, "s2").claim()
+        result = driver.call("send", items=[driver.message("a")])
+        assert result.ready == [TV]
+        assert [one.heard(), two.heard()] == [[], []]
+        assert list(driver.state()[f"waiting:{TV}"]) == ["s1", "s2"]
+
+
+@pytest.mark.spec("R-DELIVER-2")
+def test_who_waited_long_ago_is_not_told(driver: Driver) -> None:
+    with listening(driver, "s1") as (one,):
+        as_server(driver, "s1").claim()
+        driver.later(5_001)
+        as_server(driver, "s2").send("a")
+        assert one.heard() == []
+
+
+@pytest.mark.parametrize(
+    "how", ["finish", "release", "fail", "continue", "expire", "backoff", "sweep", "settle"]
+)
+@pytest.mark.spec("R-DELIVER-2", "R-WAKE-1")
+def test_every_path_to_ready_tells_a_waiting_server(driver: Driver, how: str) -> None:
+    driver.send("a", b"1")
+    driver.send("a", b"2")
+    held = driver.take()
+    if how in ("backoff", "settle"):
+        held.fail()
+        driver.later(1_000)
+    elif how == "expire":
+        driver.later(60_000)
+    elif how == "sweep":
+        held.release()
+        driver.redis.call("ZREM", f"{driver.tag}ready:{TV}:0", "a")
+    paths = {
+        "finish": held.finish,
+        "release": held.release,
+        "fail": lambda: held.fail(delay_ms=0),
+        "continue": lambda: held.finish(onward=b"more"),
+        "expire": driver.expire,
+        "backoff": driver.expire,
+        "sweep": driver.sweep,
+        "settle": lambda: driver.one("settle", id="a"),
+    }
+    with listening(driver, "s2") as (two,):
+        as_server(driver, "s2").claim()
+        as_server(driver, "s1")
+        paths[how]()
+        assert two.heard() == [f"ready {TV}"]
+
+
+@pytest.mark.spec("R-AWAIT-1")
+def test_await_answers_what_is_over_and_registers_for_the_rest(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.send("a", b"2")
+    driver.send("b", b"1")
+    first, other = driver.claim(2)
+    first.finish()
+    other.fail(final=True)
+    turns = [("a", 1), ("a", 2), ("a", 3), ("a", 0), ("a", -1), ("b", 1), ("absent", 1)]
+    replies = driver.call("await", items=[{"id": name, "turn": turn} for name, turn in turns]).replies
+    assert [reply.word for reply in replies] == [
+        "DONE", "PENDING", "NOT_FOUND", "NOT_FOUND", "NOT_FOUND", "DONE", "NOT_FOUND",
+    ]  # fmt: skip
+    assert driver.state()["i:a"]["a"] == driver.server.encode()
+    assert "a" not in driver.state()["i:b"]
+
+
+@pytest.mark.spec("R-AWAIT-1")
+def test_registering_again_changes_nothing(driver: Driver) -> None:
+    driver.send()
+    assert driver.one("await", id="a", turn=1).word == "PENDING"
+    with driver.unchanged():
+        assert driver.again().word == "PENDING"
+    as_server(driver, "server").one("await", id="a", turn=1)
+    assert driver.state()["i:a"]["a"] == b"server01,server", "a part of a name is another name"
+
+
+@pytest.mark.parametrize("end", ["finish", "fail", "expire", "lose"])
+@pytest.mark.spec("R-AWAIT-1", "R-DELIVER-2")
+def test_the_end_of_a_turn_is_told_to_everybody_but_the_caller(driver: Driver, end: str) -> None:
+    driver.put_type(max_attempts=1)
+    driver.send("a.b-c", b"1")
+    held = driver.take("a.b-c")
+    for _ in range(9 if end == "lose" else 0):
+        held.orphan()
+        driver.later(300)
+        driver.expire()
+        held = driver.take("a.b-c")
+    for server in ("s1", "s2", "s3"):
+        as_server(driver, server).one("await", id="a.b-c", turn=1)
+    with listening(driver, "s1", "s2", "s3") as (one, two, three):
+        as_server(driver, "s2")
+        if end == "finish":
+            held.finish()
+        elif end == "fail":
+            held.fail()
+        else:
+            if end == "lose":
+                held.orphan()
+            driver.later(60_000)
+            driver.expire()
+        assert [one.heard(), two.heard(), three.heard()] == [["done 1 a.b-c"], [], ["done 1 a.b-c"]]
+    assert "a" not in driver.fields("a.b-c")
+    assert driver.record("a.b-c").flags == 0
+
+
+@pytest.mark.spec("R-AWAIT-1")
+def test_an_attempt_that_will_be_repeated_is_no_end(driver: Driver) -> None:
+    driver.send()
+    held = driver.take()
+    as_server(driver, "s1").one("await", id="a", turn=1)
+    with listening(driver, "s1") as (one,):
+        as_server(driver, "s2")
+        held.fail(delay_ms=0)
+        held = driver.take()
+        held.release()
+        driver.take().orphan()
+        driver.later(300)
+        driver.expire()
+        assert one.heard() == []
+        driver.take().finish()
+        assert one.heard() == ["done 1 a"]
+
+
+@pytest.mark.spec("R-AWAIT-1")
+def test_any_end_uses_up_the_note_and_says_which_turn_it_was(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.send("a", b"2")
+    as_server(driver, "s1").one("await", id="a", turn=2)
+    with listening(driver, "s1") as (one,):
+        as_server(driver, "s2").take().finish()
+        assert one.heard() == ["done 1 a"]
+        as_server(driver, "s1").one("await", id="a", turn=2)
+        as_server(driver, "s2").take().finish()
+        assert one.heard() == ["done 2 a"]
+
+
+@pytest.mark.spec("R-DELIVER-2")
+def test_the_end_of_a_lease_is_told_to_the_server_of_its_stream(driver: Driver) -> None:
+    for name in ("a", "b", "c", "d"):
+        driver.send(name)
+    driver.take("a", conn="s1.4.7")
+    driver.take("b", conn="s2.1.1")
+    driver.take("c", conn="s1.4.7").renew(detach=True)
+    driver.lease("d", conn="s1.4.8")
+    with listening(driver, "s1", "s2") as (one, two):
+        driver.later(60_000)
+        as_server(driver, "s2").expire()
+        heard = one.heard()
+        assert sorted(heard) == ["ended s1.4.7 1 1 1 expired a", "ended s1.4.8 4 1 4 returned d"]
+        assert two.heard() == [], "the caller learns from its replies"
+
+
+@pytest.mark.spec("R-DELIVER-2", "R-FENCE-1")
+def test_a_hint_names_high_fences_exactly(driver: Driver) -> None:
+    driver.set_meta(fence=2**52, incarnation=2**51)
+    driver.send()
+    driver.take(conn="s1.1.1")
+    with listening(driver, "s1") as (one,):
+        driver.later(60_000)
+        driver.expire()
+        assert one.heard() == [f"ended s1.1.1 {2**51 + 1} 1 {2**52 + 1} expired a"]
