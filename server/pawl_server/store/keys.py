@@ -87,7 +87,7 @@ _CATALOGUE = (
         "type",
         "type:<type>",
         "hash",
-        "v (revision), p (settings), q (request id), d (digest)",
+        "v (revision), p (settings), q (answers of the last requests)",
         "as long as the namespace",
     ),
     KeySpec("typeindex", "typeindex", "zset", "names of stored workflow types", "as long as the namespace"),

@@ -13,18 +13,26 @@
 -- @spec  R-TYPE-1, R-TYPE-2
 --!include meta
 
+-- Answers of the newest requests, newest first: request id, digest, revision, settings.
+local KEPT_ANSWERS = 8
+
 local now = meta_load(now_ms)
 local key = T .. 'type:' .. name
-local stored = redis.call('HMGET', key, 'v', 'p', 'q', 'd')
+local stored = redis.call('HMGET', key, 'v', 'p', 'q')
 local current = tonumber(stored[1]) or 0
-if revision == 0 and request_id ~= '' and stored[3] == request_id then
-  if stored[4] ~= digest then
-    return { now, { { 'BODY_CONFLICT' } }, {} }
+local answers = stored[3] and cmsgpack.unpack(stored[3]) or {}
+if revision == 0 then
+  for i = 1, request_id ~= '' and #answers or 0 do
+    local a = answers[i]
+    if a[1] == request_id then
+      local reply = a[2] == digest and { 'OK', a[3], a[4] } or { 'BODY_CONFLICT' }
+      return { now, { reply }, {} }
+    end
   end
-  return { now, { { 'OK', current, stored[2] } }, {} }
-elseif revision == 0 and expected >= 0 and expected ~= current then
-  return { now, { { 'REVISION_CONFLICT', current } }, {} }
-elseif revision > 0 and revision <= current then
+  if expected >= 0 and expected ~= current then
+    return { now, { { 'REVISION_CONFLICT', current } }, {} }
+  end
+elseif revision <= current then
   return { now, { { 'OK', current, stored[2] } }, {} }
 end
 local written = revision > 0 and revision or current + 1
@@ -33,7 +41,13 @@ if revision == 0 then
   local p = cmsgpack.unpack(settings)
   p[2] = now
   packed = cmsgpack.pack(p)
+  if request_id ~= '' then
+    table.insert(answers, 1, { request_id, digest, written, packed })
+    answers[KEPT_ANSWERS + 1] = nil
+  end
 end
-redis.call('HSET', key, 'v', written, 'p', packed, 'q', request_id, 'd', digest)
+local fields = { 'v', written, 'p', packed, 'q', cmsgpack.pack(answers) }
+
 redis.call('ZADD', T .. 'typeindex', 0, name)
+redis.call('HSET', key, unpack(fields))
 return { now, { { 'OK', written, packed } }, {} }
