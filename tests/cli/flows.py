@@ -1,0 +1,13 @@
+"""A workflow that fails for good, for the worker of the command-line tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pawl import Context, Outcome, WorkflowError, workflow
+
+
+@workflow("failing", version="v1")
+async def failing(ctx: Context, state: Any, message: Any) -> Outcome:
+    """Fails, always."""
+    raise WorkflowError("it is broken", reason="BROKEN")
