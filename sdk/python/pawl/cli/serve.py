@@ -135,6 +135,7 @@ def serve(settings: Settings, *, as_json: bool, until_stdin_closes: bool) -> Non
 
 async def _serve(settings: Settings, folder: str | None, as_json: bool, until_stdin_closes: bool) -> None:
     from pawl_server.app import CANNOT_START, running
+    from pawl_server.store.errors import StoreUnavailable
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -148,6 +149,8 @@ async def _serve(settings: Settings, folder: str | None, as_json: bool, until_st
             await stop.wait()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)  # a second signal ends the process at once
+    except StoreUnavailable as error:
+        raise CommandError("STORE_UNAVAILABLE", str(error), Exit.UNAVAILABLE) from None
     except CANNOT_START as error:
         raise CommandError("CANNOT_START", str(error)) from None
 

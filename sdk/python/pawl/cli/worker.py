@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import os
+import signal
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
 
 from pawl.cli.exits import CommandError, Exit
-from pawl.cli.options import json_option
+from pawl.cli.options import json_option, run
 from pawl.cli.output import print_json
 
 if TYPE_CHECKING:
+    from pawl.worker import Worker
     from pawl.workflow import Workflow
 
 
@@ -51,14 +55,36 @@ def worker(
     for name in names:
         found += [one for one in load(name) if one not in found]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    one = Worker(address, workflows=found, concurrency=concurrency, grace=grace)
+    try:
+        one = Worker(address, workflows=found, concurrency=concurrency, grace=grace)
+    except ValueError as error:
+        raise CommandError("NO_WORKFLOW", str(error), Exit.USAGE) from None
     runs = [f"{item.name} {item.version}" for item in found]
-    if as_json:
-        print_json({"address": one.address, "session": one.session, "workflows": runs, "pid": os.getpid()})
-    else:
-        click.echo(f"Worker {one.session} runs {', '.join(runs)} for {one.address}. Ctrl-C stops it.")
-    sys.stdout.flush()
-    one.run_forever()
+
+    def announce() -> None:
+        if as_json:
+            print_json(
+                {"address": one.address, "session": one.session, "workflows": runs, "pid": os.getpid()}
+            )
+        else:
+            click.echo(f"Worker {one.session} runs {', '.join(runs)} for {one.address}. Ctrl-C stops it.")
+
+    run(_work(one, announce))
+
+
+async def _work(worker: Worker, announce: Callable[[], None]) -> None:
+    """Works until a signal, then stops gracefully; a second one stops at once."""
+    loop = asyncio.get_running_loop()
+    stops: list[asyncio.Task[None]] = []
+
+    def stop() -> None:
+        stops.append(loop.create_task(worker.stop(0 if stops else None)))
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    announce()
+    await worker.run()
+    await asyncio.gather(*stops)
 
 
 def load(name: str) -> list[Workflow]:
