@@ -185,7 +185,7 @@ class Runtime:
             await stream.cut("the server did not answer")
             await task
             raise stream.error or Unavailable("the stream ended at once")
-        self._switch(stream, credits_now)
+        self._switch(stream)
         if held[MAX_LEASES:]:
             self._help(self._keeper.adopt(hello.session, stream.ordinal, held[MAX_LEASES:]))
         return stream
@@ -194,13 +194,12 @@ class Runtime:
         if stream is self._current:
             backoff.reset()
 
-    def _switch(self, stream: WorkStream, credits_given: int) -> None:
+    def _switch(self, stream: WorkStream) -> None:
         """Makes a freshly opened stream the current one."""
         previous, self._current = self._current, stream
         self._keeper.stop()
-        # Slots that became free while the stream was opening.
-        if not self._stopping and (more := self._concurrency - self._busy - credits_given) > 0:
-            stream.grant(more)
+        # Slots may have become free while the stream was opening.
+        self._offer(stream)
         for attempt in list(self._attempts.values()):
             attempt.stream = stream
             if attempt.command is not None and attempt.sent_on not in self._streams:
@@ -245,7 +244,7 @@ class Runtime:
         if known is not None:
             # Delivered again, because the server could not know that it had arrived.
             known.stream = stream
-            self._grant(stream)
+            self._offer(stream)
             return
         older = self._by_instance.get(turn.instance_id)
         if older is not None:
@@ -309,7 +308,7 @@ class Runtime:
             attempt.holds_slot = False
             self._busy -= 1
             if self._current is not None:
-                self._grant(self._current)
+                self._offer(self._current)
 
     def forget(self, attempt: Attempt) -> None:
         """Drops an attempt whose lease is over."""
@@ -320,9 +319,9 @@ class Runtime:
         if not self._attempts:
             self._changed.set()
 
-    def _grant(self, stream: WorkStream) -> None:
+    def _offer(self, stream: WorkStream) -> None:
         if not self._stopping:
-            stream.grant()
+            stream.offer(self._concurrency - self._busy)
 
     # Leases that ended elsewhere.
 

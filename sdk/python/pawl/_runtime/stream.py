@@ -66,6 +66,7 @@ class WorkStream:
         self._hello: WorkHello | None = None
         self._received = 0
         self._credits = 0
+        self._delivered = 0
         self._dirty = False
         self._waker: asyncio.Future[None] | None = None
         self._ending = False
@@ -100,10 +101,12 @@ class WorkStream:
         self._out.append(attempt)
         self.wake()
 
-    def grant(self, turns: int = 1) -> None:
-        """Asks for more turns."""
-        self._credits += turns
-        self.wake()
+    def offer(self, slots: int) -> None:
+        """Says how many turns the worker could take now; asks the server for those it does not know of yet."""
+        wanted = self._delivered + slots
+        if wanted > self._credits:
+            self._credits = wanted
+            self.wake()
 
     def end(self) -> None:
         """Asks the server to end the stream after the answers to what was sent."""
@@ -128,6 +131,9 @@ class WorkStream:
             if not self._dirty:
                 self._waker = self._loop.create_future()
                 await self._waker
+            else:
+                # What became due during the last write: lets the handlers of this tick add theirs.
+                await asyncio.sleep(0)
             if not await self._call.write(self._next_frame()):
                 return
 
@@ -180,6 +186,7 @@ class WorkStream:
             if frame.HasField("hello"):
                 self._open(frame)
             if frame.turns:
+                self._delivered += len(frame.turns)
                 for turn in frame.turns:
                     self._receiver.deliver(turn, self)
                 # Tells the server that they arrived, in the frame that carries what their first steps give.
