@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pawl_server.app import Handle
 from tests.docs.pages import ROOT, Block, blocks
-
-testing = pytest.importorskip("pawl.testing")
 
 
 def promised_output(block: Block) -> str | None:
@@ -21,19 +20,18 @@ def promised_output(block: Block) -> str | None:
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.name)
-async def test_python_block_runs(block: Block, tmp_path: Path) -> None:
+async def test_python_block_runs(block: Block, server: Handle, tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(block.text, encoding="utf-8")
-    async with testing.server() as server:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-W", "error", str(program)),
-            cwd=tmp_path,
-            env={"PAWL_ADDRESS": server.address},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        async with asyncio.timeout(50):
-            output, errors = await process.communicate()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", str(program)),
+        cwd=tmp_path,
+        env={"PAWL_ADDRESS": server.address},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    async with asyncio.timeout(50):
+        output, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
     promised = promised_output(block)
     if promised is not None:
