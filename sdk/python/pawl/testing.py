@@ -1,0 +1,191 @@
+"""For tests of workflows: the real server on a private embedded store, and handlers run without any server.
+
+```python
+async def test_counter():
+    async with testing.server() as server, server.worker(counter):
+        sent = await server.client.send("c-1", {"add": 2}, create=counter, wait=10)
+        assert sent.result() == 2
+
+
+async def test_handler():
+    ran = await testing.run(counter, state={"count": 1}, message={"add": 2})
+    assert ran.result == 2
+```
+
+`server` needs the extra `[server]`; `run` does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pawl._convert import failure_of
+from pawl._runtime.attempt import Attempt
+from pawl._runtime.executor import Executor
+from pawl.client import UNSET, Client
+from pawl.models import Failure
+from pawl.payloads import decode, encode
+from pawl.v1.step_pb2 import Step
+from pawl.v1.turn_pb2 import Origin as OriginMessage
+from pawl.v1.worker_service_pb2 import CommandResult, LeasedTurn
+from pawl.worker import Worker
+from pawl.workflow import Workflow
+
+__all__ = ["Ran", "Server", "run", "server"]
+
+
+class Server:
+    """A running server and a client of it."""
+
+    def __init__(self, address: str, client: Client) -> None:
+        self.address = address
+        self.client = client
+
+    @asynccontextmanager
+    async def worker(self, *workflows: Workflow, grace: float = 5.0, **options: Any) -> AsyncIterator[Worker]:
+        """Runs a worker until the block ends. `options` are those of `Worker`."""
+        worker = Worker(self.address, workflows=workflows, grace=grace, **options)
+        task = asyncio.get_running_loop().create_task(worker.run())
+        try:
+            yield worker
+        finally:
+            await worker.stop()
+            await task
+
+
+@asynccontextmanager
+async def server(**settings: Any) -> AsyncIterator[Server]:
+    """Runs a real server in this event loop, on a free port, its data in a temporary folder.
+
+    Args:
+        settings: fields of `pawl_server.settings.Settings`, for example `namespace` or `redis_url`.
+
+    Raises RuntimeError if the extra `[server]` is not installed.
+    """
+    try:
+        from pawl_server.app import running
+        from pawl_server.settings import Settings
+    except ImportError as error:
+        raise RuntimeError("pawl.testing.server needs: pip install 'pawl-workflows[server]'") from error
+    with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder:
+        chosen = {"port": 0, "data_dir": Path(folder), "stop_grace_ms": 1_000, **settings}
+        async with running(Settings(**chosen)) as handle, Client(handle.address) as client:
+            yield Server(handle.address, client)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a handler did with one turn."""
+
+    state: Any
+    """New state; the old one if the attempt failed."""
+    result: Any
+    """Reply of the turn; None if there is none."""
+    continues: bool
+    """True if the handler continued with a message."""
+    continuation: Any
+    """That message."""
+    steps: dict[str, Any]
+    """Values of the steps that ran, by key; not those given as saved."""
+    failure: Failure | None
+    """Why the attempt failed, if it did."""
+
+
+class _Host:
+    """Acknowledges every command at once."""
+
+    def __init__(self, turn: LeasedTurn) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.over = asyncio.Event()
+        self.steps: dict[str, Any] = {}
+        self.ran = Ran(decode(turn.state), None, False, None, self.steps, None)
+
+    def transmit(self, attempt: Attempt) -> None:
+        command = attempt.command
+        assert command is not None
+        action = command.WhichOneof("action")
+        if action == "checkpoint":
+            self.steps[command.checkpoint.key] = decode(command.checkpoint.output)
+        elif action == "fail":
+            self.ran = Ran(self.ran.state, None, False, None, self.steps, failure_of(command.fail.failure))
+        elif action == "finish":
+            finish = command.finish
+            if finish.HasField("last_step"):
+                self.steps[finish.last_step.key] = decode(finish.last_step.output)
+            self.ran = Ran(
+                decode(finish.state) if finish.HasField("state") else self.ran.state,
+                decode(finish.reply) if finish.HasField("reply") else None,
+                finish.HasField("continuation"),
+                decode(finish.continuation) if finish.HasField("continuation") else None,
+                self.steps,
+                None,
+            )
+        answer = CommandResult(lease=attempt.lease, n=command.n)
+        self.loop.call_soon(attempt.answered, answer, None)
+
+    def free(self, attempt: Attempt) -> None:
+        pass
+
+    def forget(self, attempt: Attempt) -> None:
+        self.over.set()
+
+
+async def run(
+    workflow: Workflow,
+    message: Any,
+    *,
+    state: Any = UNSET,
+    steps: Mapping[str, Any] | None = None,
+    instance_id: str = "test",
+    message_id: str = "m-1",
+    turn: int = 1,
+    attempt: int = 1,
+    origin: bytes = b"",
+) -> Ran:
+    """Runs a handler for one turn without a server.
+
+    Args:
+        workflow: what to run.
+        message: the message.
+        state: state before the turn; default is the workflow's initial state.
+        steps: values saved by an earlier attempt, by key, in order: these are replayed.
+        instance_id, message_id, turn, attempt, origin: as the handler shall see them.
+    """
+    leased = LeasedTurn(
+        lease=b"test",
+        fence=1,
+        instance_id=instance_id,
+        incarnation=1,
+        workflow_type=workflow.name,
+        version=workflow.version,
+        turn=turn,
+        message_id=message_id,
+        message=encode(message),
+        origin=OriginMessage(client=origin),
+        state=workflow.initial_state if state is UNSET else encode(state),
+        steps=[
+            Step(position=at, key=key, output=encode(value), attempt=1)
+            for at, (key, value) in enumerate((steps or {}).items(), 1)
+        ],
+        attempt=attempt,
+        max_attempts=max(3, attempt),
+        namespace="test",
+    )
+    leased.admit_time.FromSeconds(1_800_000_000)
+    host = _Host(leased)
+    executor = Executor(host.loop, threads=1)
+    running = Attempt(leased, workflow, host, None, float("inf"))
+    executor.start(running)
+    try:
+        await host.over.wait()
+    finally:
+        if running.task is not None and not running.task.done():
+            running.task.cancel()
+        executor.close()
+    return host.ran
