@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -50,15 +51,24 @@ class Options:
 
 
 def run_demo(documents: Sequence[Document], options: Options) -> Report:
-    """Runs the demo to its end. Raises DemoError if it can't say how a run would have ended."""
+    """Runs the demo to its end. Raises DemoError if it breaks off, KeyboardInterrupt if told to stop."""
     from pawl.cli.options import run
 
     folder = _own_folder(options.keep)
     try:
-        return run(_Demo(documents, options, folder).run())
+        return run(_until_told_to_stop(_Demo(documents, options, folder)))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     finally:
         if options.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _until_told_to_stop(demo: _Demo) -> Report:
+    """SIGTERM ends the demo as SIGINT does: children and files are cleaned up."""
+    running = asyncio.ensure_future(demo.run())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    return await running
 
 
 def _own_folder(keep: Path | None) -> Path:

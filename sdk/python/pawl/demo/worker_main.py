@@ -39,7 +39,7 @@ async def work(address: str, folder: Path, name: str, concurrency: int) -> None:
         working = [asyncio.create_task(worker.run()) for worker in workers]
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({*working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.gather(*(worker.stop(grace=5) for worker in workers))
+        await asyncio.gather(*(worker.stop(grace=1) for worker in workers))
         await asyncio.gather(*working)
     marks.close()
 
