@@ -21,8 +21,8 @@ def generate(root: Path) -> dict[str, str]:
         "## Exit codes",
         table(("code", "meaning"), [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]),
         "Errors are one line on stderr, `error: REASON: text`; with `--json` one object,"
-        ' `{"error": {"reason", "message", "exit_code", "metadata"}}`. Payloads are printed as their JSON value, or as'
-        ' `{"encoding", "base64"}` where they are not JSON.',
+        ' `{"error": {"reason", "message", "exit_code", "metadata"}}`. Payloads are printed as'
+        ' their JSON value, or as `{"encoding", "base64"}` where they are not JSON.',
     ]
     for name in main.list_commands(whole):
         command = main.get_command(whole, name)

@@ -42,7 +42,7 @@ MEANINGS: Mapping[Exit, str] = {
     Exit.UNAVAILABLE: "no server answers, it is overloaded or stopping, or its store is away; repeat later",
     Exit.NOT_FOUND: "no such instance or turn, or its history was trimmed",
     Exit.UNFINISHED: "`send --wait` sent the message, and its turn is not finished yet",
-    Exit.INTERRUPTED: "interrupted by SIGINT before the end",
+    Exit.INTERRUPTED: "interrupted before the end",
 }
 """What each code means; the source of docs/reference/cli.md."""
 
