@@ -2,7 +2,6 @@
 -- The end of a lease by time.
 
 local HOLD_MAX_MS = 10000
-local GAP_MS = 2000
 
 -- Until when no lease of this instance may end, because the clock was not watched; 0 if it may.
 local function expire_held(u, now)

@@ -2,7 +2,18 @@
 -- The partition's counters and settings: read once per script, written once with the rest.
 
 local META = {}
+-- Gaps in `seen` above this are no passing of watched time.
+local GAP_MS = 2000
 
+-- Engine time never goes back by less than that: what became ready first stays first.
+local function meta_forward(now)
+  if now < META.seen and META.seen - now <= GAP_MS and not META.virtual then
+    return META.seen
+  end
+  return now
+end
+
+-- Engine time now.
 local function meta_load(now_ms)
   local m = redis.call('HMGET', T .. 'meta', 'fence', 'incarnation', 'gen', 'shift', 'virtual', 'seen', 'hold')
   META.fence = tonumber(m[1]) or 0
@@ -14,7 +25,7 @@ local function meta_load(now_ms)
   META.hold = tonumber(m[7]) or 0
   META.fence_used = false
   META.incarnation_used = false
-  return clock_now(META.virtual, META.shift, now_ms)
+  return meta_forward(clock_now(META.virtual, META.shift, now_ms))
 end
 
 local function meta_fence()

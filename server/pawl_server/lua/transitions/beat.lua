@@ -1,6 +1,7 @@
 --- beat: says that a server lives, watches the clock of the partition and names servers that are gone.
 -- A difference of more than 500 ms between engine time and the caller's monotonic clock is a step of Redis' clock: it is
--- taken out through `shift`, which then slews back by at most 50 ms per second. A gap of more than 2 s in `seen` sets `hold`.
+-- taken out through `shift`, which then slews back by at most 50 ms per second. It is no step if another server has taken
+-- it out since, or if Redis' own clock agrees. A gap of more than 2 s in `seen` sets `hold`.
 -- @keyspace meta servers
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
@@ -19,7 +20,6 @@
 --!include meta
 
 local STEP_MS = 500
-local GAP_MS = 2000
 local DEAD_MS = 3000
 local FORGET_MS = 3600000
 
@@ -28,14 +28,17 @@ local stored = redis.call('HGETALL', T .. 'servers')
 
 local shift, stepped = META.shift, 0
 if not META.virtual then
+  now = clock_now(false, shift, now_ms)
   local off = now - expect_ms
-  if expect_ms > 0 and math.abs(off) > STEP_MS and shift_seen == shift then
+  local jump = off + shift - shift_seen
+  if expect_ms > 0 and math.abs(off) > STEP_MS and math.abs(jump) > STEP_MS then
     shift, stepped = shift + off, off
-    now = now - off
+    now = expect_ms
   elseif shift ~= 0 and META.seen > 0 then
     local back = math.min(math.abs(shift), math.floor(math.max(0, math.min(now - META.seen, 1000)) / 20))
     shift = shift > 0 and shift - back or shift + back
   end
+  now = meta_forward(now)
 end
 local gap = META.seen > 0 and now - META.seen or 0
 local hold = META.hold
