@@ -28,12 +28,14 @@ async def test_sending_the_same_message_again_counts_once(client: Client, workin
 async def test_a_turn_that_continues_is_followed_by_another(client: Client, working: Working) -> None:
     async with working(counter):
         await client.create("clicks", counter)
-        await client.send("clicks", {"add": 1, "remaining": 4}, wait=10)
-        last = await client.await_turn("clicks", 4, wait=10)
-        assert last.result() == 4
-        turns = [turn async for turn in client.list_turns("clicks")]
-        assert [turn.turn for turn in turns] == [4, 3, 2, 1]
-        assert [turn.origin.kind for turn in turns] == ["continuation"] * 3 + ["client"]
+        sent = await client.send("clicks", {"add": 1, "remaining": 4})
+        turn = await client.await_turn("clicks", sent.turn, wait=10)
+        while turn.continuation_turn:
+            turn = await client.await_turn("clicks", turn.continuation_turn, wait=10)
+        assert turn.result() == 4
+        turns = [one async for one in client.list_turns("clicks")]
+        assert [one.turn for one in turns] == [4, 3, 2, 1]
+        assert [one.origin.kind for one in turns] == ["continuation"] * 3 + ["client"]
         assert turns[-1].continuation_turn == 2
 
 
