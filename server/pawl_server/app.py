@@ -1,6 +1,6 @@
 """The composition root, the only file that knows every layer: starts a server and stops it cleanly.
 
-`running` is for whoever has an event loop (the command line, tests), `serve` for a process that is nothing else.
+`running` is for whoever has an event loop (the command line, tests), `serve` for a process of its own.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ TYPE_SYNC_S = 60.0
 class Handle:
     """A running server. `settings` has the port that was taken, `address` is what clients connect to."""
 
-    def __init__(self, settings: Settings, engine: Engine, address: str, stack: AsyncExitStack) -> None:
+    def __init__(self, settings: Settings, engine: Engine, gate: Gate, stack: AsyncExitStack) -> None:
         self.settings = settings
         self.engine = engine
-        self.address = address
+        self.gate = gate
+        self.address = engine.address
         self._stack = stack
 
     async def stop(self) -> None:
@@ -96,7 +97,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Handle:
     await rpc.start(engine, gate, [(service(worker_service_pb2, "WorkerService"), workers)])
     stack.push_async_callback(_drain, settings, rpc, engine, delivery)
     _announce(engine, embedded)
-    return Handle(settings, engine, address, stack)
+    return Handle(settings, engine, gate, stack)
 
 
 async def _drain(settings: Settings, rpc: RpcServer, engine: Engine, delivery: Delivery) -> None:

@@ -191,3 +191,7 @@ def _check_url(url: str) -> None:
         raise BadSetting("PAWL_REDIS_URL", "begins with none of redis://, rediss://, unix://")
     if not (parts.path if parts.scheme == "unix" else parts.hostname):
         raise BadSetting("PAWL_REDIS_URL", "names no host and no socket")
+    try:
+        parts.port  # noqa: B018  reading it checks it
+    except ValueError:
+        raise BadSetting("PAWL_REDIS_URL", "has a port that is no number up to 65,535") from None

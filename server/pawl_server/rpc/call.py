@@ -5,6 +5,8 @@ One decorator instead of interceptors, which would cost each call a few more cor
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
@@ -34,6 +36,25 @@ class Gate:
         self.in_flight = 0
         self.draining = False
         self.metadata = ((DURABILITY, durability),)
+        self._empty = asyncio.Event()
+
+    def enter(self) -> None:
+        """Counts a call."""
+        self.in_flight += 1
+
+    def leave(self) -> None:
+        """Counts the end of a call."""
+        self.in_flight -= 1
+        if self.draining and not self.in_flight:
+            self._empty.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Lets no more calls in; returns once those under way have ended, or after `seconds`."""
+        self.draining = True
+        if self.in_flight:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._empty.wait()
 
     def check(self, *, sheds: bool, while_draining: bool) -> None:
         """Raises Refused(DRAINING) or Refused(OVERLOADED)."""
@@ -74,14 +95,14 @@ def unary(
                 gate.check(sheds=sheds, while_draining=while_draining)
                 if request is None:
                     raise InvalidField("request", "is not a message of the type that the call expects")
-                gate.in_flight += 1
+                gate.enter()
                 counted = True
                 return await handler(self, request, context)
             except Exception as error:
                 await abort(context, error, where)
             finally:
                 if counted:
-                    gate.in_flight -= 1
+                    gate.leave()
 
         return call
 

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 MAX_RECEIVE_BYTES = 4 << 20
 MAX_SEND_BYTES = 32 << 20
+LAST_ANSWERS_S = 0.25
+"""How long answers that are being sent have when the server closes."""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
@@ -102,7 +104,13 @@ class RpcServer:
             await self._health.drain()
 
     async def stop(self, grace_s: float) -> None:
-        """Gives the address back, lets calls end within the grace, cuts the others."""
+        """Lets unary calls end within the grace, gives the address back, cuts what is left.
+
+        Streams are not waited for: those of workers have been drained by then, and a client that watches
+        health or reads reflection keeps its stream open for ever.
+        """
         if self._health is not None:
             await self._health.stop()
-        await self._server.stop(grace_s)
+        if self._gate is not None:
+            await self._gate.drain(grace_s)
+        await self._server.stop(min(grace_s, LAST_ANSWERS_S))

@@ -1,0 +1,116 @@
+"""Bounds of the server as a whole: calls in flight, memory of the store, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pawl.v1 import admin_service_pb2 as admin
+from pawl.v1 import instance_service_pb2 as instances
+from pawl.v1 import message_service_pb2 as messages
+from pawl.v1.instance_pb2 import Instance
+from pawl_server.app import Handle, running
+from tests.support.api import Api, refusal_of, spec
+from tests.support.redis_server import RedisServer
+from tests.support.server import settings_for
+from tests.support.wait import wait_until
+
+
+async def get(api: Api) -> Instance:
+    """Reads instance `a`."""
+    return (await api.instances.GetInstance(instances.GetInstanceRequest(instance_id="a"))).instance
+
+
+async def test_calls_in_flight_are_bounded(redis_url: str) -> None:
+    async with running(settings_for(redis_url, max_calls_in_flight=2)) as server, Api(server.address) as api:
+        await api.create("a")
+        await api.send("a", "m")
+        waiting = [
+            api.messages.AwaitTurn(messages.AwaitTurnRequest(instance_id="a", turn=1)) for _ in range(2)
+        ]
+        await wait_until(lambda: server.engine.awaits.count == 2)
+        problem = await refusal_of(api.send("a", "n"))
+        assert (problem.code, problem.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
+        assert problem.retry_ms
+        info = await api.admin.GetServerInfo(admin.GetServerInfoRequest())
+        assert info.server_run == server.engine.server_run, "descriptions are never shed"
+        for call in waiting:
+            call.cancel()
+        await wait_until(lambda: server.engine.awaits.count == 0)
+        assert (await api.send("a", "n")).turn == 2
+
+
+@pytest.mark.spec("R-STORE-8")
+async def test_admissions_stop_before_redis_is_full() -> None:
+    with RedisServer(settings={"maxmemory-policy": "noeviction"}) as redis:
+        async with running(settings_for(redis.url)) as server, Api(server.address) as api:
+            await api.create("a")
+            await api.send("a", "m")
+            used = next(
+                int(line.split(b":")[1])
+                for line in redis.call("INFO", "memory").splitlines()
+                if line.startswith(b"used_memory:")
+            )
+            redis.call("CONFIG", "SET", "maxmemory", used * 105 // 100)
+            await wait_until(lambda: server.engine.store.memory_pressure)
+            batch = messages.SendMessagesRequest(
+                messages=[messages.SendMessageRequest(instance_id="a", message_id="n")]
+            )
+            for call in (
+                api.send("a", "n"),
+                api.send("b", "n", create_if_absent=spec()),
+                api.create("b"),
+                api.messages.SendMessages(batch),
+            ):
+                problem = await refusal_of(call)
+                assert (problem.code, problem.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
+                assert problem.retry_ms
+            await get(api)
+            redis.call("CONFIG", "SET", "maxmemory", 0)
+            await wait_until(lambda: not server.engine.store.memory_pressure)
+            assert (await api.send("a", "n")).turn == 2
+
+
+async def test_admissions_stop_before_the_disk_is_full(api: Api, server: Handle) -> None:
+    await api.create("a")
+    server.engine.low_disk = lambda: True
+    problem = await refusal_of(api.send("a", "m"))
+    assert (problem.code, problem.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
+    server.engine.low_disk = lambda: False
+    assert (await api.send("a", "m")).turn == 1
+
+
+async def test_a_stopping_server_ends_what_it_began_and_takes_nothing_new(
+    api: Api, server: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.create("a")
+    began, go_on = asyncio.Event(), asyncio.Event()
+    read = server.engine.instances.get
+
+    async def slow(instance_id: str) -> Instance:
+        began.set()
+        await go_on.wait()
+        return await read(instance_id)
+
+    monkeypatch.setattr(server.engine.instances, "get", slow)
+    under_way = asyncio.ensure_future(get(api))
+    await began.wait()
+    stopping = asyncio.ensure_future(server.stop())
+    await wait_until(lambda: server.gate.draining)
+    go_on.set()
+    assert (await under_way).id == "a"
+    await stopping
+    assert (await refusal_of(get(api))).code == "UNAVAILABLE"
+
+
+async def test_a_draining_gate_refuses_with_its_reason(api: Api, server: Handle) -> None:
+    await api.create("a")
+    gate = server.gate
+    gate.draining = True
+    problem = await refusal_of(get(api))
+    assert (problem.code, problem.reason) == ("UNAVAILABLE", "DRAINING")
+    assert problem.retry_ms
+    await api.admin.GetServerInfo(admin.GetServerInfoRequest())
+    gate.draining = False
+    await get(api)
