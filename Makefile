@@ -36,14 +36,16 @@ test-lua: $(DEV) ## Run the tests of the Lua scripts alone
 	@$(BIN)/python -m pytest -n $(WORKERS) tests/lua $(ARGS)
 
 lint: $(DEV) ## Check style, spelling, layers, protos and scripts
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check --quiet .
-	$(BIN)/codespell
-	$(BIN)/lint-imports --no-logo
-	$(BIN)/buf lint
-	$(BIN)/buf format -d --exit-code
-	$(BIN)/python tools/check_lua.py
-	$(BIN)/python tools/sizes.py
+	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed, $$*"; }; \
+	run $(BIN)/ruff check --quiet --output-format concise .; \
+	run $(BIN)/ruff format --check --quiet .; \
+	run $(BIN)/codespell; \
+	run $(BIN)/lint-imports --no-logo; \
+	run $(BIN)/buf lint; \
+	run $(BIN)/buf format --diff --exit-code; \
+	run $(BIN)/python tools/check_lua.py; \
+	run $(BIN)/python tools/sizes.py; \
+	if [ -n "$$failed" ]; then echo "lint: failed$$failed" >&2; exit 1; fi
 
 format: $(DEV) ## Rewrite the Python and proto sources in the house format
 	@$(BIN)/ruff check --fix-only --quiet .

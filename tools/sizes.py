@@ -1,4 +1,4 @@
-"""Lists the files that have grown so long that they deserve a second look.
+"""Lists the Python and proto files that have grown so long that they deserve a second look.
 
 Prints a note for each one and never fails: length alone is no fault, but nobody should pass it unseen.
 """
@@ -16,8 +16,6 @@ def limit_of(path: str) -> int | None:
     """Returns the number of lines that asks for a second look, or None for files that have no such number."""
     if path.startswith(GENERATED):
         return None
-    if path.startswith("server/pawl_server/lua/"):
-        return 60 if "/lib/" in path else 120
     if path.endswith(".py"):
         return 500 if path.startswith("tests/") else 400
     return 900 if path.endswith(".proto") else None
