@@ -305,3 +305,19 @@ class Held:
     def release(self, **given: Any) -> Any:
         """Gives the turn back."""
         return self.do("release", **given)
+
+    def end(self, how: str) -> None:
+        """Ends the lease in the way that the record will call `how`; received before, unless "returned"."""
+        if how == "failed":
+            self.fail(delay_ms=0)
+        elif how == "released":
+            self.release()
+        elif how == "completed":
+            self.finish(state=b"mine")
+        else:
+            if how == "lost":
+                self.orphan(accepted=True)
+            elif how == "expired":
+                self.renew()
+            self.driver.later(60_000)
+            self.driver.expire()

@@ -58,6 +58,7 @@ def test_the_backoff_follows_the_settings(driver: Driver) -> None:
 def test_a_factor_that_overflows_still_means_the_maximum(driver: Driver) -> None:
     driver.put_type(max_attempts=2_000, backoff_initial_ms=1, backoff_max_ms=7, backoff_factor=100)
     driver.send()
+    delay = 0
     for _ in range(200):
         delay = driver.take().fail().delay_ms
         driver.later(delay)

@@ -114,23 +114,6 @@ def test_a_lease_of_an_absent_instance_is_not_found(driver: Driver, script: str)
         assert act(script, held, id="absent").word == "NOT_FOUND"
 
 
-def end_lease(driver: Driver, held: Held, how: str) -> None:
-    """Ends a lease in the way that the record will call `how`."""
-    if how != "returned":
-        held.checkpoint()
-    if how == "failed":
-        held.fail(delay_ms=0)
-    elif how == "released":
-        held.release()
-    elif how == "completed":
-        held.finish(state=b"mine")
-    else:
-        if how == "lost":
-            held.orphan()
-        driver.later(60_000)
-        driver.expire()
-
-
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("how", ["failed", "released", "expired", "lost", "returned", "completed"])
 @pytest.mark.spec("R-CMD-3", "R-FENCE-3")
@@ -138,7 +121,9 @@ def test_a_lease_that_ended_changes_nothing(driver: Driver, script: str, how: st
     driver.send("a", b"1")
     driver.send("a", b"2")
     held = driver.lease()
-    end_lease(driver, held, how)
+    if how != "returned":
+        held.checkpoint()
+    held.end(how)
     with driver.unchanged():
         reply = act(script, held)
         assert (reply.word, reply.how) == ("LEASE_ENDED", how)

@@ -10,7 +10,7 @@ RECEIPT_MS = 900_000
 DAY_MS = 86_400_000
 
 
-def run_turn(driver: Driver, body: bytes, name: str = "a", **finish: object) -> None:
+def run_turn(driver: Driver, body: bytes, name: str = "a") -> None:
     """Admits one message and completes its turn with three steps, after a failed attempt."""
     driver.send(name, body)
     held = driver.take(name)
@@ -18,7 +18,7 @@ def run_turn(driver: Driver, body: bytes, name: str = "a", **finish: object) -> 
     held.fail(delay_ms=0)
     held = driver.take(name)
     held.checkpoint("two", b"2")
-    held.finish(b"reply", step=("three", b"3"), **finish)
+    held.finish(b"reply", step=("three", b"3"))
 
 
 def of_turn(driver: Driver, turn: int) -> set[str]:

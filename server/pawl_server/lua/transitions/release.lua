@@ -1,5 +1,5 @@
 --- release: gives turns back; costs no attempt.
--- @keyspace meta i e ready types due busy waiting ch
+-- @keyspace meta i e type ready types due busy waiting ch
 -- @arg   now_ms  int    engine time in virtual-time namespaces
 -- @arg   server  str    run id of the caller
 -- @item  id      str    instance id

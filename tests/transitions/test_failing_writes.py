@@ -1,0 +1,199 @@
+"""Each write of each transition fails in turn. Redis takes nothing back, so what is written must be mended.
+
+None of these writes can fail as things are: a key has one type for ever, and memory is asked for before a
+script begins. Should one fail all the same, then the repeat of the call, the sweep and the timers restore
+every rule of invariants.py, and no turn is lost or stuck. Two things stay behind and do no harm: an event
+that the ledger lacks (RPUSH failed), and fields of an instance that nothing reads any more (HDEL failed).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.driver import TV, Driver, Held
+from tests.support.lua_harness import FailedWrite, for_each_failing_write
+
+Call = Callable[[], object]
+
+HARMLESS = re.compile(
+    r"^e:|field \S+ should not be there|step keys are b'.*', the steps say b'\\x00'|flags \d+, servers that"
+)
+
+
+def create(driver: Driver) -> Call:
+    items = [{"id": name, "type": kind, "version": "v1", "digest": b"d"} for name, kind in ("at", "bu")]
+    return lambda: driver.call("create", items=items)
+
+
+def send(driver: Driver) -> Call:
+    driver.send("c", b"1")
+    driver.take("c").fail()
+    driver.later(1_000)
+    items = [driver.message("a"), driver.message("b"), driver.message("a", b"2"), driver.message("c", b"2")]
+    return lambda: driver.call("send", items=items)
+
+
+def claim(driver: Driver) -> Call:
+    for name in ("a", "b"):
+        driver.send(name)
+    return lambda: driver.call("claim", items=[{"tv": TV, "limit": 5}])
+
+
+def leased(driver: Driver) -> Held:
+    """A delivery of a turn with a step and a failure; one turn waits, one was trimmed, somebody awaits."""
+    driver.put_type(min_turns=0, max_age_ms=0)
+    driver.send("a", b"0")
+    driver.take().finish(b"reply")
+    driver.later(900_000)
+    driver.send("a", b"1")
+    held = driver.take()
+    held.checkpoint("before")
+    held.fail(delay_ms=0)
+    held = driver.lease()
+    driver.send("a", b"2")
+    driver.one("await", id="a", turn=2)
+    driver.server = "server02"
+    driver.later(1)
+    return held
+
+
+def renew(driver: Driver) -> Call:
+    held = leased(driver)
+    return held.renew
+
+
+def adopt(driver: Driver) -> Call:
+    held = leased(driver)
+    return lambda: held.adopt("server02.2.1")
+
+
+def orphan(driver: Driver) -> Call:
+    held = leased(driver)
+    return lambda: held.orphan("server01.1.1", accepted=True)
+
+
+def checkpoint(driver: Driver) -> Call:
+    held = leased(driver)
+    return lambda: held.checkpoint("new", n=1)
+
+
+def fail(driver: Driver) -> Call:
+    held = leased(driver)
+    return lambda: held.fail(n=1)
+
+
+def fail_for_good(driver: Driver) -> Call:
+    held = leased(driver)
+    return lambda: held.fail(n=1, final=True)
+
+
+def release(driver: Driver) -> Call:
+    held = leased(driver)
+    return lambda: held.release(n=1)
+
+
+def finish(driver: Driver) -> Call:
+    held = leased(driver)
+    return lambda: held.finish(b"reply", state=b"new", step=("last", b"x"), onward=b"more", tv=TV, n=1)
+
+
+def expire(driver: Driver) -> Call:
+    driver.put_type(min_turns=0, max_age_ms=1_000)
+    for name in "abcd":
+        driver.send(name)
+    finished, expired, failed, _ = driver.claim(4)
+    finished.finish()
+    expired.renew()
+    failed.fail()
+    driver.later(60_000)
+    return lambda: driver.call("expire", limit=20)
+
+
+def sweep(driver: Driver) -> Call:
+    for name in "abcd":
+        driver.send(name)
+    _, failed, finished = driver.claim(3)
+    failed.fail()
+    finished.finish()
+    for key, member in (("due", "lease:a"), ("due", "backoff:b"), (f"ready:{TV}:0", "d"), ("types", TV)):
+        driver.redis.call("ZREM", f"{driver.tag}{key}", member)
+    driver.redis.call("SADD", f"{driver.tag}busy", "c")
+    return lambda: driver.call("sweep", limit=20, dead="server01")
+
+
+def settle(driver: Driver) -> Call:
+    driver.send()
+    driver.take().fail()
+    driver.later(1_000)
+    return lambda: driver.one("settle", id="a")
+
+
+def register(driver: Driver) -> Call:
+    driver.send()
+    return lambda: driver.one("await", id="a", turn=1)
+
+
+def trim(driver: Driver) -> Call:
+    driver.put_type(min_turns=0, max_age_ms=1_000)
+    for body in (b"1", b"2"):
+        driver.send("a", body)
+        driver.take().finish()
+    driver.later(1_000)
+    return lambda: driver.trim(limit=1)
+
+
+def hello(driver: Driver) -> Call:
+    return lambda: driver.hello("run-2")
+
+
+def beat(driver: Driver) -> Call:
+    driver.one("beat", server="gone", name="gone")
+    driver.later(10_000)
+    driver.one("beat", server="alive", name="alive", swept="gone")
+    driver.later(3_600_000)
+    return lambda: driver.one("beat", server="alive", name="alive")
+
+
+def put_type(driver: Driver) -> Call:
+    return lambda: driver.one("put_type", name="t", settings=b"\x92\x01\x00", request_id="r1", digest=b"d")
+
+
+SCRIPTS = [
+    create, send, claim, renew, adopt, orphan, checkpoint, fail, fail_for_good, release, finish, expire,
+    sweep, settle, register, trim, hello, beat, put_type,
+]  # fmt: skip
+
+
+def run_dry(driver: Driver) -> None:
+    """Lets time pass until nothing is due, and workers complete whatever can run; nothing is left behind."""
+    for _ in range(30):
+        for held in driver.claim(50):
+            held.finish()
+        driver.later(1_000_000)
+        if not driver.expire() and not driver.ready():
+            break
+    for key in driver.state():
+        if key.startswith("i:"):
+            assert driver.head(key[2:]) in ("", "FAILED")
+
+
+@pytest.mark.parametrize("before", SCRIPTS, ids=lambda before: before.__name__)
+@pytest.mark.spec("R-STORE-3")
+def test_a_failed_write_is_mended(driver: Driver, before: Callable[[Driver], Call]) -> None:
+    call = before(driver)
+    now = driver.now
+
+    def mended(failed: FailedWrite) -> None:
+        if failed.n == 1:
+            assert driver.state() == failed.before
+        call()
+        driver.sweep()
+        run_dry(driver)
+        assert [text for text in driver.violations() if not HARMLESS.search(text)] == []
+        driver.now = now
+
+    assert for_each_failing_write(driver, call, mended) > 0
+    run_dry(driver)
