@@ -131,7 +131,7 @@ class GetServerInfoResponse(_message.Message):
     """True if the namespace runs on virtual time."""
     @_builtins.property
     def limits(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Limits in force, by name: see docs/reference/limits."""
+        """Limits in force, by name: see docs/reference/settings."""
 
     @_builtins.property
     def beat_interval(self) -> _duration_pb2.Duration:

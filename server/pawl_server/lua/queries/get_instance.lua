@@ -4,6 +4,7 @@
 -- @item  id      str  instance id
 -- @reply OK(record bytes, tv str, birth bytes, state bytes) | NOT_FOUND
 -- @oom   reads
+-- @lane  bulk
 -- @spec  R-READ-1
 --!include view
 

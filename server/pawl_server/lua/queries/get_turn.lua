@@ -6,6 +6,7 @@
 -- @item  payloads  bool  whether to read the steps
 -- @reply OK(record bytes, tv str, birth bytes, view list) | NOT_FOUND | PRUNED
 -- @oom   reads
+-- @lane  bulk
 -- @spec  R-READ-2
 --!include view
 

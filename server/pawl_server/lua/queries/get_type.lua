@@ -4,6 +4,7 @@
 -- @item  name    str  workflow type
 -- @reply OK(revision int, settings bytes) | NOT_FOUND
 -- @oom   reads
+-- @lane  bulk
 -- @spec  R-TYPE-1
 --!include meta
 

@@ -7,6 +7,7 @@
 -- @arg   limit       int  instances wanted, 1 to 100
 -- @reply OK(entries list)
 -- @oom   reads
+-- @lane  bulk
 -- @spec  R-READ-4
 --!include view
 

@@ -8,6 +8,7 @@
 -- @arg   max_bytes  int   stop once this many bytes are read
 -- @reply OK(record bytes, tv str, birth bytes, turns list, next int) | NOT_FOUND
 -- @oom   reads
+-- @lane  bulk
 -- @spec  R-READ-3
 --!include view
 

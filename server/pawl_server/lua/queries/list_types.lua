@@ -5,6 +5,7 @@
 -- @arg   limit   int  types wanted, 1 to 100
 -- @reply OK(entries list)
 -- @oom   reads
+-- @lane  bulk
 -- @spec  R-TYPE-3
 --!include meta
 
