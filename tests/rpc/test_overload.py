@@ -22,23 +22,44 @@ async def get(api: Api) -> Instance:
     return (await api.instances.GetInstance(instances.GetInstanceRequest(instance_id="a"))).instance
 
 
-async def test_calls_in_flight_are_bounded(redis_url: str) -> None:
+async def test_calls_in_flight_are_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(settings_for(redis_url, max_calls_in_flight=2)) as server, Api(server.address) as api:
         await api.create("a")
-        await api.send("a", "m")
-        waiting = [
-            api.messages.AwaitTurn(messages.AwaitTurnRequest(instance_id="a", turn=1)) for _ in range(2)
-        ]
-        await wait_until(lambda: server.engine.awaits.count == 2)
-        problem = await refusal_of(api.send("a", "n"))
+        go_on = asyncio.Event()
+
+        async def slow(instance_id: str) -> Instance:
+            await go_on.wait()
+            return Instance(id=instance_id)
+
+        monkeypatch.setattr(server.engine.instances, "get", slow)
+        under_way = [asyncio.ensure_future(get(api)) for _ in range(2)]
+        await wait_until(lambda: server.gate.in_flight == 2)
+        problem = await refusal_of(api.send("a", "m"))
         assert (problem.code, problem.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
         assert problem.retry_ms
         info = await api.admin.GetServerInfo(admin.GetServerInfoRequest())
         assert info.server_run == server.engine.server_run, "descriptions are never shed"
+        go_on.set()
+        await asyncio.gather(*under_way)
+        assert (await api.send("a", "m")).turn == 1
+        assert server.gate.in_flight == 0
+
+
+async def test_calls_that_only_wait_keep_no_others_out(redis_url: str) -> None:
+    async with running(settings_for(redis_url, max_calls_in_flight=1)) as server, Api(server.address) as api:
+        await api.create("a")
+        await api.send("a", "m")
+        request = messages.AwaitTurnRequest(instance_id="a", turn=1)
+        waiting = []
+        for count in range(1, 11):
+            waiting.append(api.messages.AwaitTurn(request))
+            await wait_until(lambda: server.gate.waiting == count)  # noqa: B023
+        assert (await api.send("a", "n")).turn == 2
+        problem = await refusal_of(api.messages.AwaitTurn(request))
+        assert problem.reason == "OVERLOADED", "they have a bound of their own"
         for call in waiting:
             call.cancel()
-        await wait_until(lambda: server.engine.awaits.count == 0)
-        assert (await api.send("a", "n")).turn == 2
+        await wait_until(lambda: server.gate.waiting == server.gate.in_flight == 0)
 
 
 @pytest.mark.spec("R-STORE-8")

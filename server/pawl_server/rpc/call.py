@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import grpc.aio
@@ -23,17 +23,20 @@ P = TypeVar("P")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 DURABILITY = "pawl-durability"
+WAITERS_PER_CALL = 10
 
 
 class Gate:
     """Lets calls in. Shared by the services of one server.
 
-    `limit` bounds the unary calls in flight, `durability` goes into the trailing metadata of each answer.
+    `limit` bounds the unary calls in flight; calls that only wait for a turn have a bound of their own, ten
+    times as high. `durability` goes into the trailing metadata of each answer.
     """
 
     def __init__(self, limit: int, durability: str) -> None:
         self.limit = limit
         self.in_flight = 0
+        self.waiting = 0
         self.draining = False
         self.metadata = ((DURABILITY, durability),)
         self._empty = asyncio.Event()
@@ -45,13 +48,26 @@ class Gate:
     def leave(self) -> None:
         """Counts the end of a call."""
         self.in_flight -= 1
-        if self.draining and not self.in_flight:
+        if self.draining and not self.in_flight and not self.waiting:
             self._empty.set()
+
+    @contextlib.contextmanager
+    def wait(self) -> Iterator[None]:
+        """While a call waits for a turn it is not in flight. Raises Refused(OVERLOADED)."""
+        if self.waiting >= self.limit * WAITERS_PER_CALL:
+            raise Refused(Reason.OVERLOADED, f"{self.waiting} calls wait for turns")
+        self.waiting += 1
+        self.in_flight -= 1
+        try:
+            yield
+        finally:
+            self.in_flight += 1
+            self.waiting -= 1
 
     async def drain(self, seconds: float) -> None:
         """Lets no more calls in; returns once those under way have ended, or after `seconds`."""
         self.draining = True
-        if self.in_flight:
+        if self.in_flight or self.waiting:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._empty.wait()

@@ -30,7 +30,8 @@ class MessageService:
         sent = await engine.inbox.send(item)
         response = _sent(sent)
         if wait_ms >= 0:
-            turn = await engine.turns.wait(item.id, sent.turn, sent.incarnation, wait_ms)
+            with self.gate.wait():
+                turn = await engine.turns.wait(item.id, sent.turn, sent.incarnation, wait_ms)
             response.outcome.CopyFrom(turn)
         return response
 
@@ -76,7 +77,9 @@ class MessageService:
             wait_ms = convert.wait_ms("wait", request.wait)
         if life:  # another life would never end the wait
             await self._engine.turns.get(instance_id, turn, life, steps=False)
-        return pb.AwaitTurnResponse(turn=await self._engine.turns.wait(instance_id, turn, life, wait_ms))
+        with self.gate.wait():
+            found = await self._engine.turns.wait(instance_id, turn, life, wait_ms)
+        return pb.AwaitTurnResponse(turn=found)
 
 
 def _sent(sent: SendOk) -> pb.SendMessageResponse:
