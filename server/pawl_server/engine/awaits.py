@@ -77,13 +77,9 @@ class Awaits:
     def notify(self, instance_id: str, turn: int) -> None:
         """Says that a turn finished or failed for good. Never raises; cheap when nobody waits."""
         turns = self._waiting.get(instance_id)
-        if turns is None:
-            return
-        for each, futures in turns.items():
-            if each <= turn:
-                _resolve(futures)
-            else:
-                self._look_again(instance_id, each)
+        if turns is not None:
+            self._ended(turns, turn)
+            self._look_again(instance_id)
 
     def close(self) -> None:
         """Ends all waiting with DRAINING."""
@@ -100,17 +96,35 @@ class Awaits:
         partition = self._engine.store.partition_of(instance_id)
         return self._checks.submit(partition, AwaitItem(instance_id, turn))
 
-    def _look_again(self, instance_id: str, turn: int) -> None:
-        """Renews the note; whatever the answer says beyond "pending" lets the waiters read the turn."""
+    @staticmethod
+    def _ended(turns: _Waiters, turn: int) -> None:
+        """Turns end in order: with this one all before it have ended."""
+        for each, futures in turns.items():
+            if each <= turn:
+                for future in futures:
+                    if not future.done():
+                        future.set_result(None)
+
+    def _look_again(self, instance_id: str) -> None:
+        """Looks at the oldest turn that is waited for, and so renews the note for all of the instance.
+
+        Whatever the answer says beyond "pending" lets its waiters read the turn, and the next one is due.
+        """
+        turns = self._waiting.get(instance_id, {})
+        open_turns = [turn for turn, futures in turns.items() if any(not each.done() for each in futures)]
+        if not open_turns:
+            return
+        oldest = min(open_turns)
 
         def answered(check: asyncio.Future[AwaitReply]) -> None:
             if check.cancelled() or isinstance(check.exception(), StoreError):
                 return  # the next poll asks again
             if check.exception() is None and isinstance(check.result(), scripts_gen.AwaitPending):
                 return
-            _resolve(self._waiting.get(instance_id, {}).get(turn, ()))
+            self._ended(self._waiting.get(instance_id, {}), oldest)
+            self._look_again(instance_id)
 
-        self._check(instance_id, turn).add_done_callback(answered)
+        self._check(instance_id, oldest).add_done_callback(answered)
 
     def _leave(self, instance_id: str, turn: int, future: asyncio.Future[None]) -> None:
         if future.done() and not future.cancelled():
@@ -132,16 +146,9 @@ class Awaits:
         self._poll = None
         if not self._waiting or self._closed:
             return
-        for instance_id, turns in self._waiting.items():
-            for turn in turns:
-                self._look_again(instance_id, turn)
+        for instance_id in self._waiting:
+            self._look_again(instance_id)
         self._arm_poll()
-
-
-def _resolve(futures: set[asyncio.Future[None]] | tuple[()]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
 
 
 def _draining() -> Refused:
