@@ -118,7 +118,7 @@ class Commanding:
 
     # Answers
 
-    def _finished(self, state: LeaseState, reply: Any, now_ms: int) -> None:
+    def _finished(self, state: LeaseState, reply: Any, _: int) -> None:
         session = self._session
         rode = state.riding
         if rode:
@@ -139,7 +139,7 @@ class Commanding:
             if reply.turns:
                 self._dispatcher.served(state.lease.partition, state.tv, len(reply.turns))
                 for view in reply.turns:
-                    session.deliver(state.lease.partition, view, now_ms)
+                    session.deliver(state.lease.partition, view)
                 return
         if rode:
             self._dispatcher.offer(session)

@@ -258,20 +258,18 @@ class Dispatcher:
             if not reply.more and len(reply.turns) < item.limit:
                 source.registered_at = now
             self.served(partition.index, item.tv, len(reply.turns))
-            self._deliver(partition, session, reply.turns, result.now_ms)
+            self._deliver(partition, session, reply.turns)
         for source, hints in issued.items():
             if not source.more and source.hints == hints:
                 source.pool.ready.pop(partition.index, None)
         self.ready(partition, result.ready)
         self._again(entries)
 
-    def _deliver(
-        self, partition: PartitionHandle, session: WorkSession, views: list[Any], now_ms: int
-    ) -> None:
+    def _deliver(self, partition: PartitionHandle, session: WorkSession, views: list[Any]) -> None:
         self.claimed += len(views)
         for view in views:
             try:
-                session.deliver(partition.index, view, now_ms)
+                session.deliver(partition.index, view)
             except Exception:
                 log.exception("a claimed turn of partition %d can't be delivered", partition.index)
 

@@ -123,10 +123,8 @@ def turn_size(view: list[Any]) -> int:
     return size
 
 
-def fill_turn(
-    turn: pb.LeasedTurn, key: bytes, claimed: records.ClaimedTurn, namespace: str, now_ms: int
-) -> None:
-    """Fills in a leased turn. `key` names the lease, `now_ms` is the time of the claim."""
+def fill_turn(turn: pb.LeasedTurn, key: bytes, claimed: records.ClaimedTurn, namespace: str) -> None:
+    """Fills in a leased turn; `key` names the lease."""
     message = claimed.message
     turn.lease = key
     turn.fence = claimed.fence
@@ -148,7 +146,7 @@ def fill_turn(
     fill_ms(turn.lease_timeout, claimed.lease_ms)
     fill_ms(turn.attempt_timeout, claimed.attempt_timeout_ms)
     fill_ms(turn.admit_time, message.admitted_ms)
-    fill_ms(turn.lease_time, now_ms)
+    fill_ms(turn.lease_time, claimed.leased_ms)
     turn.namespace = namespace
     for position, saved in enumerate(claimed.steps, start=1):
         step = turn.steps.add()

@@ -170,7 +170,7 @@ class WorkSession:
 
     # Turns
 
-    def deliver(self, partition: int, view: list[Any], now_ms: int) -> None:
+    def deliver(self, partition: int, view: list[Any]) -> None:
         """Sends a turn that was claimed for this stream; see claim_view in lib/claim.lua."""
         claimed = records.claimed_turn(view)
         lease = Lease(partition, claimed.instance_id, claimed.incarnation, claimed.turn, claimed.fence)
@@ -182,20 +182,20 @@ class WorkSession:
             self._give_back(lease)
             return
         size = turn_size(view)
-        if size > self.hello.max_frame_bytes and not self._fits(claimed, key, now_ms):
+        if size > self.hello.max_frame_bytes and not self._fits(claimed, key):
             item = commands.undeliverable(lease, size, self.hello.max_frame_bytes)
             self._leases.fail(partition, item, _ignore, None)
             return
         turn, frame = self.outbox.turn(size)
-        fill_turn(turn, key, claimed, self._namespace, now_ms)
+        fill_turn(turn, key, claimed, self._namespace)
         self.held.deliver(LeaseState(key, lease, claimed.tv), frame)
         self.delivered += 1
         self.wake()
 
-    def _fits(self, claimed: records.ClaimedTurn, key: bytes, now_ms: int) -> bool:
+    def _fits(self, claimed: records.ClaimedTurn, key: bytes) -> bool:
         """Whether a turn near the limit is below it after all."""
         frame = pb.WorkResponse(frame=1 << 40)
-        fill_turn(frame.turns.add(), key, claimed, self._namespace, now_ms)
+        fill_turn(frame.turns.add(), key, claimed, self._namespace)
         return frame.ByteSize() <= self.hello.max_frame_bytes
 
     def _give_back(self, lease: Lease) -> None:

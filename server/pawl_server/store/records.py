@@ -210,6 +210,7 @@ class ClaimedTurn(NamedTuple):
     steps: list[StepRecord]
     tv: str
     """type:version"""
+    leased_ms: int
 
 
 def claimed_turn(view: list[Any]) -> ClaimedTurn:
@@ -227,7 +228,7 @@ def claimed_turn(view: list[Any]) -> ClaimedTurn:
         view[9],
         failure_record(view[10]) if view[10] else None,
         [step_record(raw) for raw in view[11]] if view[11] else [],
-        view[12].decode(),
+        view[12].decode(), view[13],
     )
 
 

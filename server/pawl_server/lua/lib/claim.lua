@@ -14,7 +14,7 @@ local function lease_open(u, now, conn, delivery_ms)
 end
 
 -- What the worker gets: id, incarnation, turn, fence, attempt, max attempts, lease ms, attempt timeout ms, message record,
--- state blob, failure record, steps, type:version.
+-- state blob, failure record, steps, type:version, engine ms of the claim.
 local function claim_view(u)
   local r = u.r
   local steps = {}
@@ -35,6 +35,7 @@ local function claim_view(u)
     r[FAILURES] + r[LOST] > 0 and unit_get(u, r[HEAD] .. '.f') or '',
     steps,
     u.tv,
+    r[LEASED],
   }
 end
 
