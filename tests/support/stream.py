@@ -1,0 +1,262 @@
+"""A worker by hand over a real work stream: it knows pawl.v1 and nothing else.
+
+    async with Stream(api, credits=1) as stream:
+        turn = await stream.turn()
+        result = await stream.command(turn, finish(state=b"1"))
+
+A task takes frames in as they come; `turn`, `result`, `event` and `beat` wait for the next of their kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import grpc.aio
+
+from pawl.v1 import worker_service_pb2 as pb
+from tests.support.api import CALL_S, TYPE, VERSION, Api, Problem, json
+
+
+def workflows(*names: str) -> list[pb.WorkflowRef]:
+    """Workflow types in the usual version."""
+    return [pb.WorkflowRef(workflow_type=name, version=VERSION) for name in names or (TYPE,)]
+
+
+def checkpoint(key: str, output: bytes = b"out", kind: str = "") -> dict[str, Any]:
+    """A Checkpoint command."""
+    return {"checkpoint": pb.Checkpoint(key=key, kind=kind, output=json(output))}
+
+
+def finish(
+    state: bytes | None = None,
+    reply: bytes | None = b"done",
+    *,
+    again: bytes | None = None,
+    step: tuple[str, bytes] | None = None,
+) -> dict[str, Any]:
+    """A Finish command."""
+    body = pb.Finish()
+    if state is not None:
+        body.state.CopyFrom(json(state))
+    if reply is not None:
+        body.reply.CopyFrom(json(reply))
+    if again is not None:
+        body.continuation.CopyFrom(json(again))
+    if step is not None:
+        body.last_step.key = step[0]
+        body.last_step.output.CopyFrom(json(step[1]))
+    return {"finish": body}
+
+
+def fail(reason: str = "BROKEN", *, final: bool = False, delay_ms: int | None = None) -> dict[str, Any]:
+    """A Fail command."""
+    body = pb.Fail()
+    body.failure.reason = reason
+    body.failure.message = "it broke"
+    body.failure.non_retryable = final
+    if delay_ms is not None:
+        body.retry_delay.FromMilliseconds(delay_ms)
+    return {"fail": body}
+
+
+def release() -> dict[str, Any]:
+    """A Release command."""
+    return {"release": pb.Release()}
+
+
+class Stream:
+    """One work stream. `acks` False never says what was received; `beats` answers server beats with one.
+
+    `frames` are all frames that came, `credits_total` and `received` what the next frame will say.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        session: str = "worker",
+        ordinal: int = 1,
+        credits: int = 0,
+        types: Sequence[str] = (),
+        acks: bool = True,
+        beats: bool = True,
+        leases: Sequence[bytes] = (),
+        **hello: Any,
+    ) -> None:
+        self.frames: list[pb.WorkResponse] = []
+        self.acks = acks
+        self.beats = beats
+        self.credits_total = credits
+        self.received = 0
+        self.held: list[bytes] = []
+        self.hello = pb.WorkHello(
+            session=session,
+            stream_ordinal=ordinal,
+            sdk="by-hand",
+            workflows=workflows(*types),
+            leases=leases,
+            **hello,
+        )
+        self.server: pb.ServerHello | None = None
+        self._call = api.workers.Work()
+        self._queues: dict[str, asyncio.Queue[Any]] = {
+            name: asyncio.Queue() for name in ("turns", "results", "lease_events", "beats", "drains")
+        }
+        self._numbers: dict[bytes, int] = {}
+        self._beat = 0
+        self._writing = asyncio.Lock()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Stream:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cut()
+        if self._reader is not None:
+            await asyncio.wait([self._reader])
+
+    async def open(self) -> None:
+        """Says hello and waits for the server's."""
+        await self.say(hello=self.hello)
+        first = await asyncio.wait_for(self._call.read(), CALL_S)
+        assert isinstance(first, pb.WorkResponse), first
+        assert first.frame == 1
+        self.server = first.hello
+        self._reader = asyncio.create_task(self._read(first))
+
+    async def _read(self, first: pb.WorkResponse) -> None:
+        frame: Any = first
+        while frame is not grpc.aio.EOF:
+            self._take_in(frame)
+            try:
+                if frame.HasField("beat") and self.beats and frame.beat.number == self._beat:
+                    await self.beat_now()
+                elif self.acks and frame.turns:
+                    await self.say()
+                frame = await self._call.read()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+                return
+
+    def _take_in(self, frame: pb.WorkResponse) -> None:
+        assert frame.frame == len(self.frames) + 1, "frames are numbered without gaps"
+        self.frames.append(frame)
+        if self.acks:
+            self.received = frame.frame
+        for turn in frame.turns:
+            self.held.append(turn.lease)
+        for name in ("turns", "results", "lease_events"):
+            for item in getattr(frame, name):
+                self._queues[name].put_nowait(item)
+        if frame.HasField("beat"):
+            self._queues["beats"].put_nowait(frame.beat)
+        if frame.HasField("drain"):
+            self._queues["drains"].put_nowait(frame.drain)
+
+    async def say(self, **fields: Any) -> None:
+        """Sends a frame; what every frame carries is filled in unless given."""
+        async with self._writing:
+            fields = {"received_through": self.received, "credits_total": self.credits_total, **fields}
+            await self._call.write(pb.WorkRequest(**fields))
+
+    async def credit(self, count: int) -> None:
+        """Grants more turns."""
+        self.credits_total += count
+        await self.say()
+
+    async def beat_now(self, leases: Sequence[bytes] | None = None) -> None:
+        """Sends a beat with the leases held, or the ones given."""
+        self._beat += 1
+        listed = self.held if leases is None else leases
+        await self.say(beat=pb.Beat(number=self._beat, leases=listed))
+
+    async def _next(self, name: str) -> Any:
+        try:
+            return await asyncio.wait_for(self._queues[name].get(), CALL_S)
+        except TimeoutError:
+            raise AssertionError(f"no {name} within {CALL_S} s; {len(self.frames)} frames came") from None
+
+    async def turn(self) -> pb.LeasedTurn:
+        """The next turn."""
+        return await self._next("turns")
+
+    async def turns(self, count: int) -> list[pb.LeasedTurn]:
+        """The next `count` turns."""
+        return [await self.turn() for _ in range(count)]
+
+    async def result(self) -> pb.CommandResult:
+        """The next result."""
+        return await self._next("results")
+
+    async def event(self) -> pb.LeaseEvent:
+        """The next lease event."""
+        return await self._next("lease_events")
+
+    async def beat(self) -> pb.ServerBeat:
+        """The next beat of the server."""
+        return await self._next("beats")
+
+    async def drained(self) -> pb.Drain:
+        """The server asks to move."""
+        return await self._next("drains")
+
+    def waiting(self, name: str) -> int:
+        """How many of a kind came that nobody has taken."""
+        return self._queues[name].qsize()
+
+    def build(self, lease: pb.LeasedTurn | bytes, action: dict[str, Any], n: int | None = None) -> pb.Command:
+        """A command with the next number of its lease, or the one given."""
+        key = lease if isinstance(lease, bytes) else lease.lease
+        if n is None:
+            n = self._numbers.get(key, 0) + 1
+        self._numbers[key] = n
+        if ("finish" in action or "fail" in action or "release" in action) and key in self.held:
+            self.held.remove(key)
+        return pb.Command(lease=key, n=n, **action)
+
+    async def command(
+        self, lease: pb.LeasedTurn | bytes, action: dict[str, Any], n: int | None = None, **fields: Any
+    ) -> pb.CommandResult:
+        """Sends one command and waits for its result; no other may be under way."""
+        await self.say(commands=[self.build(lease, action, n)], **fields)
+        return await self.result()
+
+    def cut(self) -> None:
+        """Ends the stream as a worker that dies does."""
+        self._call.cancel()
+
+    async def done(self) -> str:
+        """Ends the stream in good order; the status code's name."""
+        await self.say(end=True)
+        return (await asyncio.wait_for(self._call.code(), CALL_S)).name
+
+    async def code(self) -> str:
+        """The status code's name, once the stream has ended."""
+        return (await asyncio.wait_for(self._call.code(), CALL_S)).name
+
+    async def problem(self) -> Problem:
+        """Why the server refused to go on."""
+        await asyncio.wait_for(self._call.code(), CALL_S)
+        if self._reader is not None:
+            await asyncio.wait([self._reader])
+        try:
+            while await self._call.read() is not grpc.aio.EOF:
+                pass
+        except grpc.aio.AioRpcError as error:
+            return Problem.of(error)
+        raise AssertionError("the stream ended in good order")
+
+
+def refusal(result: pb.CommandResult | pb.LeaseEvent) -> tuple[str, dict[str, str]]:
+    """Reason and metadata of a refused command or a lease that ended; ("", {}) otherwise."""
+    from pawl.v1.error_pb2 import Reason
+
+    given = result.refusal if isinstance(result, pb.CommandResult) else result.ended
+    if not given.reason:
+        return "", {}
+    return Reason.Name(given.reason).removeprefix("REASON_"), dict(given.metadata)
