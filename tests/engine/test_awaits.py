@@ -85,6 +85,7 @@ async def test_a_store_that_is_away_fails_the_first_look_and_no_later_one(engine
     await send(engine, "a", 1)
     waiting = asyncio.ensure_future(engine.awaits.wait("a", 1, 30))
     await wait_until(lambda: engine.awaits.count == 1)
+    await send(engine, "b", 1)  # answered after the first look
     await engine.store.close()
     engine.awaits.notify("a", 0)
     with pytest.raises(StoreUnavailable):
