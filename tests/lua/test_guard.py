@@ -37,6 +37,7 @@ def _run(redis: RedisServer, body: str, *, fail_write: int = 0, kind: str = "tra
         ("redis.call('FLUSHALL')", "GUARD unlisted command: FLUSHALL"),
     ],
 )
+@pytest.mark.spec("R-STORE-9")
 def test_a_transition_is_refused(redis_server: RedisServer, redis_url: str, body: str, error: str) -> None:
     with pytest.raises(hiredis.ReplyError, match=error.replace(".", r"\.")):
         _run(redis_server, body)
