@@ -12,6 +12,14 @@ import pytest
 from pawl_server.app import Handle
 from tests.docs.pages import ROOT, Block, blocks
 
+INI = """
+[pytest]
+asyncio_mode = auto
+asyncio_default_fixture_loop_scope = function
+addopts = -p no:valkey
+filterwarnings = error
+"""
+
 
 def promised_output(block: Block) -> str | None:
     """Returns the text block that directly follows a Python block on its page, which is what it prints."""
@@ -23,8 +31,12 @@ def promised_output(block: Block) -> str | None:
 async def test_python_block_runs(block: Block, server: Handle, tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(block.text, encoding="utf-8")
+    command = [sys.executable, "-W", "error", str(program)]
+    if "def test_" in block.text:
+        (tmp_path / "pytest.ini").write_text(INI, encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", str(program)]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", str(program)),
+        *command,
         cwd=tmp_path,
         env={"PAWL_ADDRESS": server.address},
         stdout=subprocess.PIPE,
@@ -32,7 +44,7 @@ async def test_python_block_runs(block: Block, server: Handle, tmp_path: Path) -
     )
     async with asyncio.timeout(50):
         output, errors = await process.communicate()
-    assert process.returncode == 0, errors.decode()
+    assert process.returncode == 0, output.decode() + errors.decode()
     promised = promised_output(block)
     if promised is not None:
         assert output.decode() == promised
