@@ -84,7 +84,8 @@ class Instances:
     async def get(self, instance_id: str) -> Instance:
         """Reads an instance with its state. Raises NotFound or a StoreError."""
         partition = self._engine.store.partition_of(instance_id)
-        reply = await self._reads.submit(partition, GetInstanceItem(instance_id))
+        # The size is what the state may weigh, so that no answer of a list is very large.
+        reply = await self._reads.submit(partition, GetInstanceItem(instance_id), 1 << 14)
         if not isinstance(reply, GetInstanceOk):
             raise NotFound("instance", instance_id)
         return views.instance(
