@@ -171,21 +171,29 @@ class Context(TurnInfo):
     def step(
         self,
         key: str,
-        fn: Callable[[], Awaitable[T]] | Callable[[Step], Awaitable[T]],
+        fn: Callable[[], Awaitable[T]],
         *,
-        kind: str = "step",
-        timeout: float = DEFAULT_STEP_TIMEOUT,
-        returns: Any = None,
+        kind: str = ...,
+        timeout: float = ...,
+        returns: Any = ...,
     ) -> Awaitable[T]: ...
     @overload
     def step(
         self,
         key: str,
-        fn: Callable[[], T] | Callable[[Step], T],
+        fn: Callable[[Step], Awaitable[T]],
         *,
-        kind: str = "step",
-        timeout: float = DEFAULT_STEP_TIMEOUT,
-        returns: Any = None,
+        kind: str = ...,
+        timeout: float = ...,
+        returns: Any = ...,
+    ) -> Awaitable[T]: ...
+    @overload
+    def step(
+        self, key: str, fn: Callable[[], T], *, kind: str = ..., timeout: float = ..., returns: Any = ...
+    ) -> Awaitable[T]: ...
+    @overload
+    def step(
+        self, key: str, fn: Callable[[Step], T], *, kind: str = ..., timeout: float = ..., returns: Any = ...
     ) -> Awaitable[T]: ...
     @abstractmethod
     def step(

@@ -129,6 +129,9 @@ class _Host:
         answer = CommandResult(lease=attempt.lease, n=command.n)
         self.loop.call_soon(attempt.answered, answer, None)
 
+    def superseded(self, stream: Any) -> bool:
+        return False
+
     def free(self, attempt: Attempt) -> None:
         pass
 

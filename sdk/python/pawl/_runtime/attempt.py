@@ -39,6 +39,10 @@ class Host(Protocol):
     def transmit(self, attempt: Attempt) -> None:
         """Sends the attempt's command on the current stream, or with the next one."""
 
+    def superseded(self, stream: WorkStream | None) -> bool:
+        """Whether the worker has a newer stream than this one."""
+        ...
+
     def free(self, attempt: Attempt) -> None:
         """Takes back the attempt's slot, once; called when its handler is done."""
 
@@ -240,8 +244,8 @@ class Attempt:
             self._wake()
 
     def _refused(self, error: ServerError, stream: WorkStream | None) -> None:
-        if error.reason == "SUPERSEDED" and self.stream is not stream:
-            self.host.transmit(self)
+        if error.reason == "SUPERSEDED" and self.host.superseded(stream):
+            self._again(error)
         elif isinstance(error, CommandGap) and error.last >= 0:
             # A refused command does not use its number, and the answer to one may be lost with a stream.
             self._n = error.last + 1

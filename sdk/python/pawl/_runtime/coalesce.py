@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from pawl._transport import Backoff, is_retryable
-from pawl.errors import DeadlineExceeded, ServerError, error_of
+from pawl.errors import DeadlineExceeded, ServerError, Unavailable, error_of
 from pawl.v1.error_pb2 import Reason
 from pawl.v1.message_service_pb2 import Refusal, SendMessageRequest, SendMessageResponse, SendResult
 
@@ -57,9 +57,12 @@ class Coalescer:
         self._batches: set[asyncio.Task[None]] = set()
         self._number = 0
         self._scheduled = False
+        self._closed = False
 
     def submit(self, request: SendMessageRequest, timeout: float) -> asyncio.Future[SendMessageResponse]:
         """Queues a message; the future raises ServerError if it is refused or `timeout` seconds pass."""
+        if self._closed:
+            raise Unavailable("the client is closed")
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         item = _Item(request, loop.time() + timeout, future)
@@ -71,6 +74,7 @@ class Coalescer:
 
     async def close(self) -> None:
         """Cancels what is under way; its callers see CancelledError."""
+        self._closed = True
         for task in self._batches:
             task.cancel()
         await asyncio.gather(*self._batches, return_exceptions=True)
@@ -119,7 +123,7 @@ class Coalescer:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._batches.discard(task)
-        if self._queue:
+        if self._queue and not self._closed:
             self._schedule()
 
     async def _run(self, batch: list[_Item]) -> None:

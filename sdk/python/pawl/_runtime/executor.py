@@ -40,7 +40,7 @@ class Executor:
         try:
             try:
                 finish = await self._finish(attempt)
-                if attempt.command is not None:
+                if attempt.command is not None or attempt.refused is not None:
                     await attempt.settle()
                 attempt.finish(finish)
             except (KeyboardInterrupt, GeneratorExit):

@@ -142,6 +142,8 @@ class Runtime:
         self._executor.close()
 
     def _tick(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
         self._watchdog.tick()
         self._ticker = self.loop.call_later(self._watchdog.tick_interval, self._tick)
 
@@ -164,6 +166,7 @@ class Runtime:
                 log.info("no work stream: %s", error)
             else:
                 self._welcome = True
+                backoff.ease(0.5)
                 self.loop.call_later(STEADY, self._steady, stream, backoff)
 
     async def _open(self) -> WorkStream:
@@ -259,6 +262,7 @@ class Runtime:
         if lease_timeout < self._shortest_lease:
             self._shortest_lease = lease_timeout
             self._watchdog.expect(lease_timeout)
+            self._tick()
         if self._stopping:
             attempt.release()
         elif workflow is None:
@@ -277,10 +281,12 @@ class Runtime:
         attempt = self._attempts.get(event.lease)
         if attempt is None:
             return
-        if not event.HasField("ended"):
-            attempt.stream = stream
-        elif attempt.stream is stream:
+        if attempt.stream is not None and stream.ordinal < attempt.stream.ordinal:
+            return
+        if event.HasField("ended"):
             self._lease_over(event.lease, refusal_error(event.ended))
+        else:
+            attempt.stream = stream
 
     def drain(self, stream: WorkStream) -> None:
         """Has another stream opened."""
@@ -301,6 +307,10 @@ class Runtime:
         """Sends the attempt's command, now or with the next stream."""
         if self._current is not None:
             self._current.send(attempt)
+
+    def superseded(self, stream: WorkStream | None) -> bool:
+        """True if the worker itself has a newer stream than this one, open or about to be."""
+        return stream is not None and stream.ordinal < self._ordinal
 
     def free(self, attempt: Attempt) -> None:
         """Takes back a slot and grants it anew."""

@@ -102,7 +102,7 @@ class WorkStream:
         self.wake()
 
     def offer(self, slots: int) -> None:
-        """Says how many turns the worker could take now; asks the server for those it does not know of yet."""
+        """Says how many turns the worker could take now, and grants what the server does not know of."""
         wanted = self._delivered + slots
         if wanted > self._credits:
             self._credits = wanted
@@ -183,8 +183,6 @@ class WorkStream:
         while (frame := await self._call.read()) is not None:
             self._silent = 0
             self._received = frame.frame
-            if frame.HasField("hello"):
-                self._open(frame)
             if frame.turns:
                 self._delivered += len(frame.turns)
                 for turn in frame.turns:
@@ -193,11 +191,18 @@ class WorkStream:
                 self.wake()
             for result in frame.results:
                 self._receiver.answer(result, self)
-            for event in frame.lease_events:
-                self._receiver.lease_event(event, self)
-            if frame.HasField("drain"):
-                self.draining = True
-                self._receiver.drain(self)
+            if frame.lease_events or frame.HasField("hello") or frame.HasField("drain"):
+                self._take_news(frame)
+
+    def _take_news(self, frame: WorkResponse) -> None:
+        if frame.HasField("hello"):
+            self._open(frame)
+        for event in frame.lease_events:
+            self._receiver.lease_event(event, self)
+        if frame.HasField("drain"):
+            self.draining = True
+            self._receiver.drain(self)
+        self.wake()
 
     def _open(self, frame: WorkResponse) -> None:
         hello = frame.hello

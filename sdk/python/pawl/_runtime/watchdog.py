@@ -52,7 +52,8 @@ class Watchdog:
         self._over = over
         self._patience = MAX_BLOCKED
         self._last_tick = time.monotonic()
-        self._stop = threading.Event()
+        self._stopped = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="pawl-watchdog", daemon=True)
 
     def start(self) -> None:
@@ -62,7 +63,8 @@ class Watchdog:
 
     def stop(self) -> None:
         """Asks the thread to end; it closes its connection."""
-        self._stop.set()
+        self._stopped = True
+        self._wake.set()
 
     def tick(self) -> None:
         """Says that the loop is running."""
@@ -74,15 +76,23 @@ class Watchdog:
         return self._patience / 4
 
     def expect(self, lease_timeout: float) -> None:
-        """Takes note of a lease of so many seconds."""
-        self._patience = min(self._patience, patience(lease_timeout))
+        """Takes note of a lease of so many seconds; a short one makes ticks and looks more frequent."""
+        wanted = patience(lease_timeout)
+        if wanted < self._patience:
+            self._patience = wanted
+            self.tick()
+            self._wake.set()
 
     def _watch(self) -> None:
-        while not self._stop.wait(self.tick_interval):
+        pause = self.tick_interval
+        while not self._stopped:
+            self._wake.wait(pause)
+            self._wake.clear()
+            pause = self.tick_interval
             blocked = time.monotonic() - self._last_tick
-            if blocked > self._patience:
+            if blocked > self._patience and not self._stopped:
                 self._renew(blocked)
-                self._stop.wait(self._patience / 2)
+                pause = self._patience / 2
         self._renewer.close()
 
     def _renew(self, blocked: float) -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-# gRPC's core writes ordinary disconnects to stderr unless told otherwise; the SDK reports them itself.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """Largest message either way; the server's own limits are far below."""
 

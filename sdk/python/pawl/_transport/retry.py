@@ -35,6 +35,10 @@ class Backoff:
         self._ceiling = min(self.last, self._ceiling * 2)
         return max(random.uniform(self.first, self._ceiling), at_least or 0.0)
 
+    def ease(self, ceiling: float) -> None:
+        """After a success that may not last: no delay above `ceiling` seconds for the next failure."""
+        self._ceiling = min(self._ceiling, ceiling / 2)
+
     def reset(self) -> None:
         """Starts over after a success."""
         self._ceiling = self.first
