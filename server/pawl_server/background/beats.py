@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 ROUND_TRIP_MAX_S = 0.2
-"""A beat that took longer says too little about when it was applied to expect anything of the next."""
+"""A beat that took longer says too little about when Redis read its clock: it is compared with nothing."""
+STEP_MS = 500
+"""A clock that moves against ours by more than this has been stepped."""
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -46,6 +48,39 @@ class Holder(Protocol):
         """Renews the leases of all open streams at once."""
 
 
+class ClockWatch:
+    """Compares Redis' clock with the monotonic clock.
+
+    `step_ms` is a step that was found and is to be reported with the next beat, 0 if there is none;
+    `shift_seen` is the correction in force when the comparison began.
+    """
+
+    def __init__(self) -> None:
+        self.step_ms = 0
+        self.shift_seen = 0
+        self._offset_ms: float | None = None
+
+    def compare(self, time_ms: int, shift: int, began: float, ended: float) -> bool:
+        """Takes the answer to a beat: Redis' time, and when we asked and heard, in seconds.
+
+        Whether it shows a step. Only a quick answer tells: after a slow one the older comparison stands, so
+        that a stall is never taken for a step, nor does it hide one.
+        """
+        reported, self.step_ms = self.step_ms, 0
+        if ended - began > ROUND_TRIP_MAX_S:
+            if reported:
+                self._offset_ms = None
+            return False
+        offset_ms = time_ms - (began + ended) * 500
+        if not reported and self._offset_ms is not None:
+            step_ms = round(offset_ms - self._offset_ms)
+            if abs(step_ms) > STEP_MS:
+                self.step_ms = step_ms
+                return True
+        self._offset_ms, self.shift_seen = offset_ms, shift
+        return False
+
+
 class _Partition:
     """The beats of one partition."""
 
@@ -54,28 +89,18 @@ class _Partition:
         self._beats = beats
         self._partition = partition
         self._first = True
-        self._shift = 0
-        self._applied: tuple[int, float] | None = None
+        self._clock = ClockWatch()
         self._swept: list[str] = []
-
-    def _expected_ms(self) -> int:
-        """Engine time now, going by the last beat and the own clock; 0 if that can't be told."""
-        if self._applied is None:
-            return 0
-        then_ms, then = self._applied
-        return then_ms + round((monotonic() - then) * 1000)
 
     async def step(self) -> float:
         """One beat, and what it asks for."""
         began = monotonic()
-        reply, now_ms = await self._beats.beat(
-            self._partition, self._first, self._expected_ms(), self._shift, self._swept
-        )
-        took = monotonic() - began
-        self._applied = (now_ms, began + took / 2) if took < ROUND_TRIP_MAX_S else None
-        self._shift, self._first, self._swept = reply.shift, False, []
+        reply = await self._beats.beat(self._partition, self._first, self._clock, self._swept)
+        ended = monotonic()
+        self._first, self._swept = False, []
+        found = self._clock.compare(reply.time_ms, reply.shift, began, ended)
         await self._follow(reply)
-        return max(0.05, INTERVAL_S - took)
+        return 0.0 if found else max(0.05, INTERVAL_S - (ended - began))
 
     async def _follow(self, reply: scripts.BeatOk) -> None:
         if reply.stepped:
@@ -117,9 +142,9 @@ class Beats:
             await each.loop.stop()
 
     async def beat(
-        self, partition: PartitionHandle, first: bool, expect_ms: int, shift: int, swept: list[str]
-    ) -> tuple[scripts.BeatOk, int]:
-        """One beat; its answer and engine time. Raises a StoreError."""
+        self, partition: PartitionHandle, first: bool, clock: ClockWatch, swept: list[str]
+    ) -> scripts.BeatOk:
+        """One beat and its answer. Raises a StoreError."""
         engine = self.engine
         result = await scripts.beat(
             partition,
@@ -130,11 +155,11 @@ class Beats:
             build=VERSION,
             draining=self.holder.draining,
             first=first,
-            expect_ms=expect_ms,
-            shift_seen=shift,
+            step_ms=clock.step_ms,
+            shift_seen=clock.shift_seen,
             swept=",".join(swept),
         )
         self.count += 1
         reply: scripts.BeatOk = result.replies[0]
         self.stepped += bool(reply.stepped)
-        return reply, result.now_ms
+        return reply

@@ -153,6 +153,7 @@ async def await_(
 class BeatOk(NamedTuple):
     gen: int
     shift: int
+    time_ms: int
     marked: bool
     stepped: int
     gap_ms: int
@@ -163,7 +164,7 @@ class BeatOk(NamedTuple):
 
 BeatReply = BeatOk
 _BEAT_WORDS: dict[bytes, Callable[[Sequence[Any]], BeatReply]] = {
-    b"OK": lambda r: BeatOk(int(r[1]), int(r[2]), r[3] == 1, int(r[4]), int(r[5]), r[6]),
+    b"OK": lambda r: BeatOk(int(r[1]), int(r[2]), int(r[3]), r[4] == 1, int(r[5]), int(r[6]), r[7]),
 }
 BEAT: Script[BeatReply] = _script("beat")
 """Says that a server lives, watches the clock of the partition and names servers that are gone."""
@@ -178,7 +179,7 @@ def beat_args(
     build: str,
     draining: bool,
     first: bool,
-    expect_ms: int,
+    step_ms: int,
     shift_seen: int,
     swept: str,
 ) -> list[Arg]:
@@ -190,7 +191,7 @@ def beat_args(
         build,
         int(draining),
         int(first),
-        expect_ms,
+        step_ms,
         shift_seen,
         swept,
     ]
@@ -211,7 +212,7 @@ async def beat(
     build: str,
     draining: bool,
     first: bool,
-    expect_ms: int,
+    step_ms: int,
     shift_seen: int,
     swept: str,
 ) -> Result[BeatReply]:
@@ -224,8 +225,8 @@ async def beat(
     build: version
     draining: whether it is stopping
     first: first beat of this run: former runs of the same name are gone
-    expect_ms: engine time by the caller's monotonic clock since its last beat; 0 if unknown
-    shift_seen: `shift` that expectation rests on
+    step_ms: by how much Redis' clock has moved against the caller's monotonic clock; 0 if it has not
+    shift_seen: `shift` at the time that comparison began
     swept: runs whose leases the caller has orphaned, comma-separated
     """
     argv = beat_args(
@@ -236,7 +237,7 @@ async def beat(
         build=build,
         draining=draining,
         first=first,
-        expect_ms=expect_ms,
+        step_ms=step_ms,
         shift_seen=shift_seen,
         swept=swept,
     )

@@ -1,7 +1,7 @@
 --- beat: says that a server lives, watches the clock of the partition and names servers that are gone.
--- A difference of more than 500 ms between engine time and the caller's monotonic clock is a step of Redis' clock: it is
--- taken out through `shift`, which then slews back by at most 50 ms per second. It is no step if another server has taken
--- it out since, or if Redis' own clock agrees. A gap of more than 2 s in `seen` sets `hold`.
+-- Callers compare Redis' clock with their monotonic clock by quick round trips and report a step, which does not depend on
+-- when the report arrives: a stall is no step. It is taken out through `shift`, unless another server has done so since, and
+-- `shift` slews back by at most 50 ms per second. A gap of more than 2 s in `seen` sets `hold`.
 -- @keyspace meta servers
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
@@ -10,10 +10,10 @@
 -- @arg   build       str    version
 -- @arg   draining    bool   whether it is stopping
 -- @arg   first       bool   first beat of this run: former runs of the same name are gone
--- @arg   expect_ms   int    engine time by the caller's monotonic clock since its last beat; 0 if unknown
--- @arg   shift_seen  int    `shift` that expectation rests on
+-- @arg   step_ms     int    by how much Redis' clock has moved against the caller's monotonic clock; 0 if it has not
+-- @arg   shift_seen  int    `shift` at the time that comparison began
 -- @arg   swept       str    runs whose leases the caller has orphaned, comma-separated
--- @reply OK(gen int, shift int, marked bool, stepped int, gap_ms int, dead list)
+-- @reply OK(gen int, shift int, time_ms int, marked bool, stepped int, gap_ms int, dead list)
 -- @oom   allow
 -- @writes direct
 -- @spec  R-CLOCK-1, R-CLOCK-2, R-CLOCK-3, R-SERVER-1
@@ -26,14 +26,15 @@ local FORGET_MS = 3600000
 local now = meta_load(now_ms)
 local stored = redis.call('HGETALL', T .. 'servers')
 
-local shift, stepped = META.shift, 0
+local shift, stepped, time = META.shift, 0, now
 if not META.virtual then
-  now = clock_now(false, shift, now_ms)
-  local off = now - expect_ms
-  local jump = off + shift - shift_seen
-  if expect_ms > 0 and math.abs(off) > STEP_MS and math.abs(jump) > STEP_MS then
-    shift, stepped = shift + off, off
-    now = expect_ms
+  time = clock_now(false, 0, now_ms)
+  now = time - shift
+  -- What is left of the step: another server may have taken it out already.
+  local left = step_ms - (shift - shift_seen)
+  if math.abs(step_ms) > STEP_MS and math.abs(left) > STEP_MS then
+    shift, stepped = shift + left, left
+    now = time - shift
   elseif shift ~= 0 and META.seen > 0 then
     local back = math.min(math.abs(shift), math.floor(math.max(0, math.min(now - META.seen, 1000)) / 20))
     shift = shift > 0 and shift - back or shift + back
@@ -75,4 +76,4 @@ redis.call('HSET', T .. 'servers', unpack(change))
 if #forget > 0 then
   redis.call('HDEL', T .. 'servers', unpack(forget))
 end
-return { now, { { 'OK', META.gen, shift, marked, stepped, gap, dead } }, {} }
+return { now, { { 'OK', META.gen, shift, time, marked, stepped, gap, dead } }, {} }
