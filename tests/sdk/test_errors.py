@@ -63,6 +63,7 @@ def test_every_reason_has_its_exception(reason: str) -> None:
         ("PERMISSION_DENIED", pawl.ServerError),
     ],
 )
+@pytest.mark.spec("R-SDK-14")
 def test_an_unknown_reason_goes_by_its_code(code: str, cls: type[pawl.ServerError]) -> None:
     for details in (status("FROM_THE_FUTURE"), b"", None, b"\xff\xff"):
         error = error_from_status(code, "text", details)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import grpc
+import pytest
 
 from pawl import Context, Worker, workflow
 from pawl.v1 import worker_service_pb2 as work
@@ -168,6 +169,7 @@ async def test_more_leases_than_a_hello_holds(server: FakeServer, start_worker: 
     assert detached[:2] == [256, 44]
 
 
+@pytest.mark.spec("R-SDK-8")
 async def test_twenty_cuts_disturb_no_turn(server: FakeServer, start_worker: StartWorker) -> None:
     # C-49
     gates = Gates("a")
@@ -185,6 +187,7 @@ async def test_twenty_cuts_disturb_no_turn(server: FakeServer, start_worker: Sta
     assert gates.entered == ["a", "end"]
 
 
+@pytest.mark.spec("R-SDK-8")
 async def test_the_worker_waits_for_a_server_that_is_not_there() -> None:
     async with fake_server() as server:
         address = server.address

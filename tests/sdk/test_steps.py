@@ -54,6 +54,7 @@ async def test_continuing_with_null_is_continuing() -> None:
     assert (await run(handler)).continues
 
 
+@pytest.mark.spec("R-SDK-1")
 async def test_saved_steps_are_not_run_again() -> None:
     ran_now: list[str] = []
 
@@ -132,6 +133,7 @@ async def test_what_a_step_knows() -> None:
     assert seen == [effect_id("test", 1, "i-9", "m-9", "look"), 1, 1, False]
 
 
+@pytest.mark.spec("R-SDK-6")
 def test_effect_ids_are_as_documented() -> None:
     # Fixed for ever: other systems keep these ids.
     assert effect_id("default", 1, "i-1", "m-1", "charge") == "1fb389aa86a9d7af304d3005a48503b2"
@@ -171,6 +173,7 @@ async def draws(**options: Any) -> Any:
     return (await run(handler, **options)).result
 
 
+@pytest.mark.spec("R-SDK-7")
 async def test_time_ids_and_chance_are_the_same_on_replay() -> None:
     first = await draws()
     assert await draws(steps={"a": "saved"}, attempt=2) == first
@@ -203,6 +206,7 @@ async def failure(handler: Any, **options: Any) -> pawl.Failure:
     return ran.failure
 
 
+@pytest.mark.spec("R-SDK-5")
 async def test_ordinary_exceptions_are_retried() -> None:
     async def handler(ctx: Context, state: dict, message: Any) -> Any:
         raise ValueError("bad value")
@@ -211,6 +215,7 @@ async def test_ordinary_exceptions_are_retried() -> None:
     assert (failed.reason, failed.message, failed.non_retryable) == ("ValueError", "bad value", False)
 
 
+@pytest.mark.spec("R-SDK-5")
 async def test_workflow_errors_are_final() -> None:
     async def handler(ctx: Context, state: dict, message: Any) -> Any:
         raise pawl.WorkflowError("no such card", reason="CARD_UNKNOWN", details={"card": 1})
@@ -400,6 +405,7 @@ async def two_parameters(ctx: Context) -> None:
         (two_parameters, ["'a'", "one step"]),
     ],
 )
+@pytest.mark.spec("R-SDK-4")
 async def test_misuse_is_refused_clearly(body: Any, texts: list[str]) -> None:
     failed = await failure(swallowing(body))
     assert (failed.reason, failed.non_retryable) == ("StepError", True)
@@ -416,6 +422,7 @@ async def test_misuse_is_refused_clearly(body: Any, texts: list[str]) -> None:
         ([], 1, "a", None),
     ],
 )
+@pytest.mark.spec("R-SDK-3")
 async def test_changed_code_is_a_replay_error(
     keys: list[str], position: int, expected: str, got: str | None
 ) -> None:
@@ -429,6 +436,7 @@ async def test_changed_code_is_a_replay_error(
     assert ran.failure.message == str(pawl.ReplayError(position, expected, got))
 
 
+@pytest.mark.spec("R-SDK-12")
 async def test_an_undecodable_saved_step_is_undeliverable() -> None:
     def point() -> Point:
         return Point(1)

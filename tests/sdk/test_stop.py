@@ -18,6 +18,7 @@ from tests.sdk.test_stream import Gates, counter
 from tests.support.wait import wait_until
 
 
+@pytest.mark.spec("R-SDK-11")
 async def test_running_turns_end_and_new_ones_are_given_back(
     server: FakeServer, start_worker: StartWorker
 ) -> None:
@@ -42,6 +43,7 @@ async def test_running_turns_end_and_new_ones_are_given_back(
     await wait_until(lambda: stream.frames[-1].end)
 
 
+@pytest.mark.spec("R-SDK-11")
 async def test_at_the_end_of_the_grace_turns_are_given_back(
     server: FakeServer, start_worker: StartWorker
 ) -> None:
