@@ -206,3 +206,34 @@ def test_a_hint_names_high_fences_exactly(driver: Driver) -> None:
         driver.later(60_000)
         driver.expire()
         assert one.heard() == [f"ended s1.1.1 {2**51 + 1} 1 {2**52 + 1} expired a"]
+
+
+@pytest.mark.spec("R-DELIVER-2")
+def test_a_claim_that_leaves_heads_behind_tells_another_waiting_server(driver: Driver) -> None:
+    with listening(driver, "s1", "s2") as (one, two):
+        as_server(driver, "s1").claim()
+        driver.later(1)
+        as_server(driver, "s2").claim()
+        driver.call("send", items=[driver.message("a"), driver.message("b")])
+        assert [one.heard(), two.heard()] == [[], []], "the caller waits itself"
+        assert len(driver.claim(1)) == 1
+        assert [one.heard(), two.heard()] == [[f"ready {TV}"], []]
+        assert f"waiting:{TV}" not in driver.state()
+
+
+@pytest.mark.spec("R-DELIVER-2")
+def test_a_hint_without_use_is_passed_on_until_nobody_waits(driver: Driver) -> None:
+    with listening(driver, "s1", "s2") as (one, two):
+        for server in ("s1", "s2"):
+            as_server(driver, server).claim()
+            driver.later(1)
+        as_server(driver, "s3").send("a")
+        assert [one.heard(), two.heard()] == [[f"ready {TV}"], []]
+        as_server(driver, "s1")
+        assert driver.claim(0) == []
+        assert [one.heard(), two.heard()] == [[], [f"ready {TV}"]]
+        as_server(driver, "s2")
+        assert driver.claim(0) == []
+        assert [one.heard(), two.heard()] == [[], []]
+        assert driver.head("a") == "QUEUED"
+        assert f"waiting:{TV}" not in driver.state()

@@ -68,6 +68,10 @@ class Pool:
         self.ready: dict[int, Source] = dict(enumerate(self.sources))
 
 
+def _ignore(_: object) -> None:
+    """Nobody waits for this answer."""
+
+
 _Entry = tuple[ClaimItem, "WorkSession", Source]
 
 
@@ -127,8 +131,23 @@ class Dispatcher:
                     source.served = max(source.served, self._most_served)
                 if pool.idle:
                     self._hungry.setdefault(pool)
+                elif source.registered_at:
+                    # The store believes that this server waits here, and has told nobody else.
+                    source.registered_at = 0.0
+                    self._pass_on(partition, tv)
         if self._hungry:
             self._leases.tick.arm()
+
+    def told(self, partition: PartitionHandle, tv: str) -> None:
+        """Another server has made heads ready and told this one alone: without credits it passes that on."""
+        pool = self._pools.get(tv)
+        if pool is not None and self._room(pool, 1):
+            self.ready(partition, (tv,))
+        else:
+            self._pass_on(partition, tv)
+
+    def _pass_on(self, partition: PartitionHandle, tv: str) -> None:
+        self._leases.claim(partition, [ClaimItem(tv, 0, "")], _ignore)
 
     def refresh(self, partition: PartitionHandle, now: float) -> None:
         """Looks at the sources of a partition again whose registration as waiting is about to lapse."""
@@ -136,6 +155,12 @@ class Dispatcher:
             source = pool.sources[partition.index]
             if pool.idle and now - source.registered_at > REGISTER_S:
                 self.ready(partition, (pool.tv,))
+
+    def registered(self, partition: int, tv: str) -> None:
+        """A finish found nothing to claim, and has registered this server as waiting."""
+        pool = self._pools.get(tv)
+        if pool is not None:
+            pool.sources[partition].registered_at = asyncio.get_running_loop().time()
 
     def served(self, partition: int, tv: str, count: int) -> None:
         """Turns of a source were handed out; a source that becomes ready later does not catch up on them."""
@@ -253,6 +278,8 @@ class Dispatcher:
             self._failed(partition, entries, result)
             return
         now = asyncio.get_running_loop().time()
+        for source in issued:
+            source.registered_at = 0.0  # a claim that is filled ends the registration
         for (item, session, source), reply in zip(entries, result.replies, strict=True):
             source.more = reply.more
             if not reply.more and len(reply.turns) < item.limit:

@@ -70,7 +70,7 @@ class Wakeups:
         self.hints += 1
         kind, _, rest = message.decode().partition(" ")
         if kind == "ready":
-            self._dispatcher.ready(self._partitions[index], (rest,))
+            self._dispatcher.told(self._partitions[index], rest)
         elif kind == "done":
             turn, _, instance_id = rest.partition(" ")
             self._engine.awaits.notify(instance_id, int(turn))

@@ -379,7 +379,7 @@ class ClaimItem(NamedTuple):
     """One item of `claim`."""
 
     tv: str  # type:version
-    limit: int  # turns wanted, 1 to 256
+    limit: int  # turns wanted, 0 to 256; 0 passes a hint on that the caller has no use for
     conn: str  # stream that gets them
 
 

@@ -12,18 +12,27 @@ local function ready_open(tv)
   return ready
 end
 
--- Adds a head to the ready set and picks one waiting server to tell, unless the caller itself will learn from the reply.
+-- Tells one waiting server that something is ready; it waits no more then. None is told while the caller waits itself, as it
+-- learns from the reply, unless it is known to be full.
+local function ready_tell(tv, now, server, full)
+  local ready = ready_open(tv)
+  local waiting = redis.call('ZRANGEBYSCORE', T .. 'waiting:' .. tv, now, '+inf', 'LIMIT', 0, 2)
+  local own = waiting[1] == server or waiting[2] == server
+  local other = waiting[1] ~= server and waiting[1] or waiting[2]
+  if other and not ready.told and (full or not own) then
+    ready.told = other
+    PUBLISH[#PUBLISH + 1] = other
+    PUBLISH[#PUBLISH + 1] = 'ready ' .. tv
+  end
+end
+
+-- Adds a head to the ready set.
 local function ready_add(u, now, server)
   local ready = ready_open(u.tv)
   ready.change[u.id] = now
   if not ready.added then
     ready.added = now
-    local waiting = redis.call('ZRANGEBYSCORE', T .. 'waiting:' .. u.tv, now, '+inf', 'LIMIT', 0, 2)
-    if waiting[1] and waiting[1] ~= server and waiting[2] ~= server then
-      PUBLISH[#PUBLISH + 1] = waiting[1]
-      PUBLISH[#PUBLISH + 1] = 'ready ' .. u.tv
-      ready.told = waiting[1]
-    end
+    ready_tell(u.tv, now, server, false)
   end
 end
 

@@ -5,7 +5,7 @@
 -- @arg   delivery_ms  int  time until the delivery must be received
 -- @arg   max_bytes    int  stop handing out once this many stored bytes are read
 -- @item  tv           str  type:version
--- @item  limit        int  turns wanted, 1 to 256
+-- @item  limit        int  turns wanted, 0 to 256; 0 passes a hint on that the caller has no use for
 -- @item  conn         str  stream that gets them
 -- @from  QUEUED
 -- @to    RUNNING
@@ -32,6 +32,9 @@ for at = FIRST, LAST, STRIDE do
     WAITERS[tv] = now + WAIT_MS
   elseif WAITERS[tv] == nil then
     WAITERS[tv] = false
+  end
+  if more and #turns == limit then
+    ready_tell(tv, now, server, true)
   end
   replies[#replies + 1] = { 'OK', more and 1 or 0, turns }
 end
