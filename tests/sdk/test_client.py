@@ -175,10 +175,12 @@ async def test_closing_ends_what_waits(server: FakeServer) -> None:
     await asyncio.sleep(0)
     await client.close()
     for task in (pending, behind):
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(pawl.Unavailable, match="closed"):
             await task
     with pytest.raises(pawl.Unavailable, match="closed"):
         await client.info()
+    with pytest.raises(pawl.Unavailable, match="closed"):
+        await client.send("i-1", 3)
 
 
 def test_what_is_created() -> None:

@@ -144,7 +144,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connection; calls under way are cancelled."""
+        """Closes the connection; calls under way raise Unavailable or asyncio.CancelledError."""
         await self._coalescer.close()
         await self._transport.close()
 

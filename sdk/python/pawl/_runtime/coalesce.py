@@ -15,6 +15,7 @@ from pawl.v1.message_service_pb2 import Refusal, SendMessageRequest, SendMessage
 MAX_ITEMS = 256
 MAX_BYTES = 2 * 1024 * 1024
 MAX_IN_FLIGHT = 4
+CLOSED = "the client is closed"
 
 SendBatch = Callable[[list[SendMessageRequest], float], Awaitable[Sequence[SendResult]]]
 """Makes one call within so many seconds, without repeating it. Raises ServerError."""
@@ -62,7 +63,7 @@ class Coalescer:
     def submit(self, request: SendMessageRequest, timeout: float) -> asyncio.Future[SendMessageResponse]:
         """Queues a message; the future raises ServerError if it is refused or `timeout` seconds pass."""
         if self._closed:
-            raise Unavailable("the client is closed")
+            raise Unavailable(CLOSED)
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         item = _Item(request, loop.time() + timeout, future)
@@ -73,13 +74,13 @@ class Coalescer:
         return future
 
     async def close(self) -> None:
-        """Cancels what is under way; its callers see CancelledError."""
+        """Ends what is under way; its callers see Unavailable."""
         self._closed = True
         for task in self._batches:
             task.cancel()
         await asyncio.gather(*self._batches, return_exceptions=True)
         for item in [*self._queue, *(item for held in self._held.values() for item in held)]:
-            item.future.cancel()
+            item.fail(Unavailable(CLOSED))
         self._queue.clear()
         self._held.clear()
 
@@ -131,7 +132,7 @@ class Coalescer:
             await self._deliver(batch)
         except asyncio.CancelledError:
             for item in batch:
-                item.future.cancel()
+                item.fail(Unavailable(CLOSED))
             raise
         finally:
             for instance in {item.request.instance_id for item in batch}:

@@ -166,7 +166,7 @@ class Runtime:
                 log.info("no work stream: %s", error)
             else:
                 self._welcome = True
-                backoff.ease(0.5)
+                backoff.ease(0.2)
                 self.loop.call_later(STEADY, self._steady, stream, backoff)
 
     async def _open(self) -> WorkStream:
