@@ -155,6 +155,25 @@ def test_one_gc_entry_is_armed_while_something_is_left_and_cleared_after(driver:
     assert driver.expire() == []
 
 
+@pytest.mark.parametrize("min_turns", [1, 5])
+@pytest.mark.spec("R-TRIM-1")
+def test_a_payload_that_is_due_before_a_receipt_moves_the_entry(driver: Driver, min_turns: int) -> None:
+    driver.put_type(min_turns=min_turns, max_age_ms=20_000)
+    for number in range(min_turns):
+        driver.send("a", b"old %d" % number)
+        driver.take().finish()
+    driver.later(60_000)
+    for number in range(2 * min_turns):
+        driver.send("a", b"new %d" % number)
+        driver.take().finish()
+    assert driver.due() == {"gc:a": driver.now + 20_000}
+    driver.later(20_000)
+    driver.expire()
+    record = driver.record()
+    assert record.head - record.kept == min_turns
+    assert driver.due() == {"gc:a": driver.now - 80_000 + RECEIPT_MS}
+
+
 @pytest.mark.spec("R-TRIM-1")
 def test_a_long_history_goes_in_bounded_pieces_one_right_after_the_other(driver: Driver) -> None:
     driver.put_type(min_turns=0, max_age_ms=DAY_MS)

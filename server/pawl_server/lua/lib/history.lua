@@ -97,19 +97,18 @@ local function history_arm(u, now)
   end
 end
 
--- After a finish: a little trimming now and then, so that steady work needs no background. An armed entry is early enough
--- unless a first receipt waits now, or more is left above count or bytes than one finish trims.
+-- After a finish: a little trimming now and then, so that steady work needs no background. The entry moves when a first
+-- payload waits, and with the trimming.
 local function history_finish(u, now)
   local r = u.r
   local settings = type_load(unit_type(u))
-  local waits = r[OLDEST] < r[KEPT]
-  if r[HEAD] - r[KEPT] > settings[MIN_TURNS] or waits then
-    local over = history_over(r, settings)
-    if over or r[HEAD] % 4 == 0 or settings[MIN_TURNS] < 4 then
+  local kept = r[HEAD] - r[KEPT]
+  if kept > settings[MIN_TURNS] or r[OLDEST] < r[KEPT] then
+    local trims = r[HEAD] % 4 == 0 or settings[MIN_TURNS] < 4 or history_over(r, settings)
+    if trims then
       history_trim(u, now, 8)
-      over = over and history_over(r, settings)
     end
-    if over or not has_bit(r[FLAGS], GC_ARMED) or not waits and r[OLDEST] < r[KEPT] then
+    if trims or not has_bit(r[FLAGS], GC_ARMED) or kept == settings[MIN_TURNS] + 1 then
       history_arm(u, now)
     end
   end
