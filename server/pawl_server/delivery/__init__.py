@@ -202,7 +202,7 @@ class Delivery:
     async def _watch(self) -> None:
         """Beats, silence and renewals of all streams, for ever."""
         interval = self.settings.beat_interval_ms / 1000
-        pause = min(WATCH_S, interval / 4)
+        pause = min(WATCH_S, interval / 4, self.settings.delivery_timeout_ms / 8_000)
         responsive_since = expected = self.loop.time()
         while True:
             await asyncio.sleep(pause)

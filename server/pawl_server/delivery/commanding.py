@@ -79,7 +79,7 @@ class Commanding:
             self._settle(state)
             return
         if not state.accepted and state.held:
-            state.accept(self._session.heard_at)
+            state.accept(self._session.heard_at + self._held.write_s)
 
     def _send(self, state: LeaseState, n: int, command: pb.Command) -> None:
         """Queues a command for the end of the tick; raises Refused if it can't be applied."""
@@ -142,6 +142,8 @@ class Commanding:
                     session.deliver(state.lease.partition, view)
                 return
         if rode:
+            if reply.__class__ is FinishOk:
+                self._dispatcher.registered(state.lease.partition, state.tv)
             self._dispatcher.offer(session)
 
     def _checkpointed(self, state: LeaseState, reply: Any, _: int) -> None:

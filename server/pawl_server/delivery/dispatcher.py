@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 IN_FLIGHT = 2
 """Unanswered claims of a source."""
-QUANTUM = 8
-"""How many turns a source may be ahead of another one that is ready."""
 CLAIM_MAX = 128
 """Most turns that one script claims of a source."""
 SHARE = 8
@@ -56,7 +54,7 @@ class Source:
 
 
 class Pool:
-    """The streams and sources of one type:version. `idle` and `ready` are queues: first in, first served."""
+    """The streams and sources of one type:version. `idle` is a queue: first in, first served."""
 
     __slots__ = ("idle", "ready", "sessions", "sources", "tv")
 
@@ -70,6 +68,14 @@ class Pool:
 
 def _ignore(_: object) -> None:
     """Nobody waits for this answer."""
+
+
+def _served(source: Source) -> int:
+    return source.served
+
+
+def _least_served(pool: Pool) -> int:
+    return min((source.served for source in pool.ready.values()), default=0)
 
 
 _Entry = tuple[ClaimItem, "WorkSession", Source]
@@ -171,14 +177,20 @@ class Dispatcher:
             self._most_served = max(self._most_served, source.served)
 
     def behind(self, session: WorkSession, partition: int, tv: str) -> bool:
-        """Whether a source that is ready for a stream has fallen behind this one by a quantum."""
+        """Whether another source that is ready for a stream was given no more than this one.
+
+        A stream that executes many turns serves several sources at once: it may be so many turns off.
+        """
         pool = self._pools.get(tv)
         if pool is None:
             return True
-        enough = pool.sources[partition].served - QUANTUM
+        own = pool.sources[partition]
+        enough = own.served - len(session.held.states) + 1
         for each in session.hello.types:
             pool = self._pools.get(each)
-            if pool is not None and any(source.served <= enough for source in pool.ready.values()):
+            if pool is not None and any(
+                source.served <= enough and source is not own for source in pool.ready.values()
+            ):
                 return True
         return False
 
@@ -190,7 +202,7 @@ class Dispatcher:
         hungry, self._hungry = self._hungry, {}
         scripts: dict[int, list[_Entry]] = {}
         now = asyncio.get_running_loop().time()
-        for pool in hungry:
+        for pool in sorted(hungry, key=_least_served) if len(hungry) > 1 else hungry:
             self._share_out(pool, now, scripts)
         for index, entries in scripts.items():
             self._claim(self._partitions[index], entries)
@@ -203,6 +215,7 @@ class Dispatcher:
         ]
         if not sources:
             return
+        sources.sort(key=_served)
         room = self._room(pool, CLAIM_MAX * len(sources))
         for left in range(len(sources), 0, -1):
             if room <= 0:
@@ -211,11 +224,7 @@ class Dispatcher:
             share = -(-room // left)
             if left == 1 and not source.more and room > 2 and len(self._partitions) > 1:
                 share = room // 2  # the rest is for what the other partitions may announce meanwhile
-            given = self._give(pool, source, min(share, CLAIM_MAX), scripts)
-            room -= given
-            if given:
-                index = source.partition.index
-                pool.ready[index] = pool.ready.pop(index)  # behind the others
+            room -= self._give(pool, source, min(share, CLAIM_MAX), scripts)
 
     @staticmethod
     def _room(pool: Pool, enough: int) -> int:

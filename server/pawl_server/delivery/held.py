@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.domain.lease import Lease
 
-ACCEPT_WITHIN_S = 1.0
-"""How long an acceptance may be known here only; it is written with the next renewals."""
 MISSING_BEATS = 3
 RECENT_MAX = 20_000
 
@@ -39,10 +37,10 @@ class LeaseState:
         self.queue: deque[pb.Command] | None = None
         self.riding = False
 
-    def accept(self, now: float) -> None:
-        """The worker has it; that is to be written soon."""
+    def accept(self, renew_at: float) -> None:
+        """The worker has it; that is to be written by `renew_at`."""
         self.accepted = True
-        self.renew_at = now + ACCEPT_WITHIN_S
+        self.renew_at = renew_at
 
     def renewed(self, now: float, remaining_s: float) -> None:
         """The store knows about the acceptance and keeps the lease for `remaining_s`.
@@ -54,9 +52,13 @@ class LeaseState:
 
 
 class Held:
-    """Lease states by the bytes that name them. `count` counts those that are held."""
+    """Lease states by the bytes that name them.
 
-    def __init__(self) -> None:
+    `write_s` is how long an acceptance may be known here only: it is written with the next renewals.
+    """
+
+    def __init__(self, write_s: float) -> None:
+        self.write_s = write_s
         self.states: dict[bytes, LeaseState] = {}
         self._unaccepted: deque[tuple[int, LeaseState]] = deque()
         self._recent: set[bytes] = set()
@@ -74,7 +76,7 @@ class Held:
     def accept_through(self, frame: int, now: float) -> None:
         """Everything up to `frame` was received."""
         waiting = self._unaccepted
-        renew_at = now + ACCEPT_WITHIN_S
+        renew_at = now + self.write_s
         while waiting and waiting[0][0] <= frame:
             state = waiting.popleft()[1]
             if not state.accepted:
@@ -114,7 +116,7 @@ class Held:
                 if key not in recent and key not in older:
                     unknown.append(key)
             elif not state.accepted:
-                state.accept(now)
+                state.accept(now + self.write_s)
         missing = []
         for state in states.values():
             if state.key in named or not state.held or not state.accepted or state.command:

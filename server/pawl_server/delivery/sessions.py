@@ -33,8 +33,9 @@ OUT_TURNS = 256
 BLOCKED_S = 0.25
 """A stream whose write takes longer is given no turns meanwhile."""
 ADOPT_AGAIN_S = 0.5
+ACCEPT_WITHIN_S = 1.0
+"""How long an acceptance may be known to this server only, and never long against the delivery timeout."""
 RTT_UNKNOWN_S = 0.05
-EXACT_BELOW = 4_096
 
 
 class Hello(NamedTuple):
@@ -60,7 +61,7 @@ class WorkSession:
         self.conn = f"{delivery.engine.server_run}.{hello.ordinal}.{number}"
         self.number = number
         self.outbox = Outbox()
-        self.held = Held()
+        self.held = Held(min(ACCEPT_WITHIN_S, delivery.settings.delivery_timeout_ms / 4_000))
         self.heard_at = self.sent_at = delivery.loop.time()
         self.rtt_s = RTT_UNKNOWN_S
         self.draining = False
