@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.payload_pb2 import Payload
-from pawl.v1.turn_pb2 import TURN_STATE_BACKOFF, TURN_STATE_COMPLETED, TURN_STATE_FAILED, TURN_STATE_RUNNING
+from pawl.v1.turn_pb2 import (
+    TURN_STATE_BACKOFF,
+    TURN_STATE_COMPLETED,
+    TURN_STATE_FAILED,
+    TURN_STATE_RUNNING,
+    Turn,
+)
 from pawl.v1.turn_service_pb2 import GetTurnRequest
 from tests.support.api import CALL_S, Api, json
 from tests.support.stream import Stream, checkpoint, fail, finish, refusal, release
 
 
-async def turn_of(api: Api, instance_id: str, turn: int = 1) -> pb.LeasedTurn:
+async def turn_of(api: Api, instance_id: str, turn: int = 1) -> Turn:
     """A turn as GetTurn shows it."""
     request = GetTurnRequest(instance_id=instance_id, turn=turn)
     return (await api.turns.GetTurn(request, timeout=CALL_S)).turn
@@ -145,7 +153,7 @@ async def test_what_follows_a_finish_in_the_same_frame_finds_the_lease_over(api:
 @pytest.mark.spec("R-CMD-3")
 @pytest.mark.parametrize("ending", [release(), fail(delay_ms=60_000)])
 async def test_a_finish_after_the_own_end_of_the_lease_is_no_failure(
-    api: Api, ending: dict[str, object]
+    api: Api, ending: dict[str, Any]
 ) -> None:
     async with Stream(api, credits=1) as stream:
         turn = await started(api, stream)
@@ -263,7 +271,7 @@ async def test_credits_of_the_frame_of_a_finish_are_used_by_it(api: Api) -> None
     ],
 )  # fmt: skip
 async def test_a_bad_command_names_its_field_and_applies_nothing(
-    api: Api, field: str, action: dict[str, object]
+    api: Api, field: str, action: dict[str, Any]
 ) -> None:
     async with Stream(api, credits=1) as stream:
         turn = await started(api, stream)
@@ -325,9 +333,8 @@ async def test_commands_under_foreign_leases_change_nothing(api: Api) -> None:
     ],
 )
 async def test_a_finish_at_the_limit_is_taken_and_one_above_refused(
-    api: Api, limit: str, maximum: int, make: object
+    api: Api, limit: str, maximum: int, make: Callable[[bytes], dict[str, Any]]
 ) -> None:
-    assert callable(make)
     async with Stream(api, credits=1) as stream:
         turn = await started(api, stream)
         answer = refusal(await stream.command(turn, make(b"x" * (maximum + 1)), n=1))

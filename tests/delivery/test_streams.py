@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import grpc.aio
+import grpc
 import pytest
 
 from pawl.v1 import worker_service_pb2 as pb
@@ -119,7 +119,7 @@ async def test_credits_that_fall_end_the_stream(api: Api) -> None:
 async def test_credits_are_bounded(api: Api) -> None:
     await api.create("a")
     await api.send("a", "m1")
-    async with Stream(api, credits=CREDITS) as stream:
+    async with Stream(api, credits=CREDITS, beats=False) as stream:
         await stream.turn()
         await stream.credit(1)  # one was used up
         await stream.beat_now()

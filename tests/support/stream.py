@@ -68,7 +68,7 @@ def release() -> dict[str, Any]:
 
 
 class Stream:
-    """One work stream. `acks` False never says what was received; `beats` answers server beats with one.
+    """One work stream. `acks` False never says what it received, `beats` False never answers a server's beat.
 
     `frames` are all frames that came, `credits_total` and `received` what the next frame will say.
     """
@@ -106,7 +106,7 @@ class Stream:
             name: asyncio.Queue() for name in ("turns", "results", "lease_events", "beats", "drains")
         }
         self._numbers: dict[bytes, int] = {}
-        self._beat = 0
+        self._beat = self._answered = 0
         self._writing = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
 
@@ -135,7 +135,7 @@ class Stream:
         while frame is not grpc.aio.EOF:
             self._take_in(frame)
             try:
-                if frame.HasField("beat") and self.beats and frame.beat.number == self._beat:
+                if frame.HasField("beat") and self.beats and self._unasked(frame.beat.number):
                     await self.beat_now()
                 elif self.acks and frame.turns:
                     await self.say()
@@ -143,13 +143,17 @@ class Stream:
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
                 return
 
+    def _unasked(self, number: int) -> bool:
+        """Whether a beat of the server is not the answer to one of ours."""
+        answer, self._answered = number != self._answered, number
+        return not answer
+
     def _take_in(self, frame: pb.WorkResponse) -> None:
         assert frame.frame == len(self.frames) + 1, "frames are numbered without gaps"
         self.frames.append(frame)
         if self.acks:
             self.received = frame.frame
-        for turn in frame.turns:
-            self.held.append(turn.lease)
+            self.held += [turn.lease for turn in frame.turns]
         for name in ("turns", "results", "lease_events"):
             for item in getattr(frame, name):
                 self._queues[name].put_nowait(item)

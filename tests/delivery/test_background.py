@@ -1,0 +1,216 @@
+"""Timers, beats and the sweep: what repairs a service without anybody asking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+
+from pawl_server.app import Handle, running
+from pawl_server.background import Background
+from pawl_server.engine import Engine
+from pawl_server.engine.inbox import SendItem
+from pawl_server.engine.instances import CreateItem
+from pawl_server.store import scripts_gen as scripts
+from pawl_server.store.errors import StoreError
+from tests.delivery.stored import Stored
+from tests.support.api import Api
+from tests.support.hand import Hand
+from tests.support.invariants import violations_everywhere
+from tests.support.redis_server import RedisServer
+from tests.support.server import engine, settings_for
+from tests.support.stream import Stream, checkpoint, fail, finish, refusal
+from tests.support.wait import wait_until
+
+__all__ = ["engine"]
+
+GHOST = "ghost123"
+"""Run id of a server that is no more."""
+
+
+@pytest.fixture
+def stored(server: Handle, redis_server: RedisServer) -> Stored:
+    return Stored(server, redis_server)
+
+
+async def ghost_beats(engine: Engine, name: str, swept: str = "") -> None:
+    """A beat of another server in every partition."""
+    for partition in engine.store.partitions:
+        await scripts.beat(
+            partition,
+            server=GHOST,
+            name=name,
+            address="",
+            build="",
+            draining=False,
+            first=False,
+            step_ms=0,
+            shift_seen=0,
+            swept=swept,
+        )
+
+
+@pytest.mark.spec("R-SWEEP-1")
+@pytest.mark.parametrize("kind", ["lease", "backoff"])
+async def test_a_timer_that_was_lost_is_restored(api: Api, stored: Stored, kind: str) -> None:
+    async with Stream(api, credits=1) as stream:
+        await api.create("a")
+        await api.send("a", "m1")
+        turn = await stream.turn()
+        await stream.command(turn, checkpoint("one") if kind == "lease" else fail(delay_ms=60_000))
+        due = stored.due(kind, "a")
+        assert due > 0
+        stored.redis.call("ZREM", f"{stored.tag('a')}due", f"{kind}:a")
+        await wait_until(lambda: stored.due(kind, "a") == due)
+
+
+@pytest.mark.spec("R-SWEEP-1")
+async def test_a_ready_entry_that_was_lost_is_restored(api: Api, stored: Stored) -> None:
+    await api.create("a")
+    await api.send("a", "m1")
+    tag = stored.tag("a")
+    stored.redis.call("ZREM", f"{tag}ready:t:v1:0", "a")
+    stored.redis.call("ZREM", f"{tag}types", "t:v1")
+    async with Stream(api, credits=1) as stream:
+        assert (await stream.turn()).instance_id == "a"
+
+
+@pytest.mark.spec("R-SERVER-1", "R-SWEEP-2")
+async def test_a_restarted_server_gives_up_the_leases_of_its_former_run(
+    redis_server: RedisServer, redis_url: str
+) -> None:
+    settings = settings_for(redis_url, server_name="same")
+    async with running(settings) as former, Api(former.address) as api:
+        await api.create("a")
+        await api.send("a", "m1")
+        await ghost_beats(former.engine, "same")
+        await Hand(former.engine, GHOST).claim("a")
+    async with running(settings) as handle:
+        stored = Stored(handle, redis_server)
+        await wait_until(lambda: stored.orphaned("a"))
+        assert stored.record("a").deadline_ms - stored.record("a").leased_ms < 30_000
+    assert violations_everywhere(redis_server) == []
+
+
+@pytest.mark.spec("R-SERVER-1", "R-SWEEP-2")
+async def test_the_leases_of_a_server_that_fell_silent_are_orphaned(api: Api, stored: Stored) -> None:
+    engine = stored.handle.engine
+    await api.create("a")
+    await api.send("a", "m1")
+    await ghost_beats(engine, "other")
+    await Hand(engine, GHOST).claim("a")
+    assert not stored.orphaned("a")
+    await wait_until(lambda: stored.orphaned("a"))
+
+
+@pytest.mark.spec("R-SERVER-1")
+async def test_a_server_believed_dead_renews_what_its_workers_hold(api: Api, stored: Stored) -> None:
+    engine = stored.handle.engine
+    async with Stream(api, credits=1) as stream:
+        await api.create("a")
+        await api.send("a", "m1")
+        turn = await stream.turn()
+        await stream.command(turn, checkpoint("one"))
+        partition = engine.store.partition_of("a")
+        await scripts.sweep(
+            partition, server=GHOST, cursor="0", limit=100, dead=engine.server_run, grace_ms=5_000
+        )
+        assert stored.orphaned("a")
+        await ghost_beats(engine, "other", swept=engine.server_run)
+        await wait_until(lambda: not stored.orphaned("a"))
+        assert refusal(await stream.command(turn, finish()))[0] == ""
+
+
+@pytest.mark.spec("R-EXPIRE-1")
+async def test_a_lease_ends_once_however_many_find_it_expired(engine: Engine) -> None:
+    await engine.inbox.send(SendItem("a", "m1", b"d", b"json\0x", b"", True, "t", "v1", b"d", b"", 1_000, 0))
+    hand = Hand(engine)
+    claimed = await hand.claim("a")
+    partition = engine.store.partition_of("a")
+    item = scripts.RenewItem("a", claimed.incarnation, claimed.turn, claimed.fence)
+    await scripts.renew(partition, now_ms=engine.now_ms, server="s", detach=False, items=[item])
+    engine.now_ms += 1_001
+    passes = (
+        scripts.expire(partition, now_ms=engine.now_ms, server=f"s{number}", limit=16) for number in range(20)
+    )
+    results = await asyncio.gather(*passes)
+    fired = [
+        reply for result in results for reply in result.replies if isinstance(reply, scripts.ExpireFired)
+    ]
+    assert [(reply.id, reply.outcome) for reply in fired] == [("a", "expired")]
+    assert (await hand.claim("a")).attempt == 2
+
+
+class NoLeases:
+    """A server without streams."""
+
+    draining = False
+
+    def renew_all(self) -> None:
+        """Has nothing."""
+
+
+@pytest.fixture
+async def background(engine: Engine) -> AsyncIterator[Background]:
+    """The loops of an engine in virtual time."""
+    background = Background(engine, NoLeases())
+    await background.start()
+    yield background
+    await background.stop()
+
+
+async def test_no_loop_ends_because_of_an_error(
+    engine: Engine, background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = count()
+
+    def broken(*_: object, **__: object) -> object:
+        if next(failures) % 2:
+            raise RuntimeError("a bug")
+        raise StoreError("Redis is away")
+
+    with monkeypatch.context() as patch:
+        for name in ("beat", "expire", "sweep"):
+            patch.setattr(scripts, name, broken)
+        loops = (background.beats, background.timers, background.sweeper)
+        await wait_until(lambda: all(each.errors >= 4 for each in loops))
+    beats, scanned = background.beats.count, background.sweeper.scanned
+    await engine.instances.create(_instance("a"))
+    await engine.inbox.send(_message("a"))
+    await wait_until(lambda: background.beats.count > beats and background.sweeper.scanned > scanned)
+    assert background.sweeper.repaired == 0
+
+
+def _instance(instance_id: str) -> CreateItem:
+    return CreateItem(instance_id, "t", "v1", b"d", b"", 0, 0)
+
+
+def _message(instance_id: str) -> SendItem:
+    return SendItem(instance_id, "m1", b"d", b"json\0x", b"", False, "", "", b"", b"", 0, 0)
+
+
+@pytest.mark.spec("R-CMD-2", "R-STORE-7")
+async def test_a_worker_outlives_a_restart_of_redis() -> None:
+    with RedisServer(aof="always") as redis:
+        async with (
+            running(settings_for(redis.url, store_timeout_ms=500)) as handle,
+            Api(handle.address) as api,
+            Stream(api, credits=3) as stream,
+        ):
+            await api.create("a")
+            await api.send("a", "m1")
+            await api.send("a", "m2")
+            turn = await stream.turn()
+            await stream.command(turn, checkpoint("one"))
+            redis.kill()
+            lost = await stream.command(turn, finish(), n=2)
+            assert refusal(lost)[0] == "STORE_UNAVAILABLE"
+            redis.start()
+
+            async def finished() -> bool:
+                return refusal(await stream.command(turn, finish(), n=2))[0] == ""
+
+            await wait_until(finished)
+            assert (await stream.turn()).message_id == "m2"
