@@ -228,7 +228,8 @@ def claimed_turn(view: list[Any]) -> ClaimedTurn:
         view[9],
         failure_record(view[10]) if view[10] else None,
         [step_record(raw) for raw in view[11]] if view[11] else [],
-        view[12].decode(), view[13],
+        view[12].decode(),
+        view[13],
     )
 
 
