@@ -29,7 +29,7 @@ READ_COMMANDS = frozenset(
 WRITE_COMMANDS = frozenset(
     {
         *("DEL", "HDEL", "HINCRBY", "HSET", "LTRIM", "RPUSH", "SADD", "SPUBLISH", "SREM", "UNLINK", "XADD"),
-        *("XDEL", "XTRIM", "ZADD", "ZREM", "ZREMRANGEBYSCORE"),
+        *("PEXPIRE", "XDEL", "XTRIM", "ZADD", "ZREM", "ZREMRANGEBYSCORE"),
     }
 )
 GLOBALS = frozenset(

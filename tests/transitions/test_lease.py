@@ -280,15 +280,6 @@ def test_a_release_gives_the_turn_back_without_an_attempt(driver: Driver) -> Non
     assert driver.record().attempt == 1
 
 
-@pytest.mark.spec("R-LEASE-9")
-def test_a_turn_nobody_received_may_be_released_for_ever(driver: Driver) -> None:
-    driver.send()
-    for _ in range(30):
-        assert driver.lease().release().word == "OK"
-    record = driver.record()
-    assert (record.failures, record.lost, record.deliveries, record.attempt) == (0, 0, 0, 0)
-
-
 # A5: every order in which a lost stream, its worker and the timers can meet.
 
 

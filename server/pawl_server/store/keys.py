@@ -81,7 +81,7 @@ _CATALOGUE = (
         "waiting:<type>:<version>",
         "zset",
         "server run with idle credits -> expiry, engine ms",
-        "seconds",
+        "10 s after the last claim that came back short",
     ),
     KeySpec(
         "type",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-RECORD_FIELDS = 35
+RECORD_FIELDS = 36
 
 
 def unpack(raw: bytes) -> list[Any]:
@@ -58,6 +58,7 @@ class InstanceRecord(NamedTuple):
     previous_word: int
     previous_answer1: int
     previous_answer2: int
+    releases: int
 
     @property
     def accepted(self) -> bool:

@@ -1156,7 +1156,7 @@ _RELEASE_WORDS: dict[bytes, Callable[[Sequence[Any]], ReleaseReply]] = {
     b"LEASE_ENDED": lambda r: ReleaseLeaseEnded(r[1].decode()),
 }
 RELEASE: Script[ReleaseReply] = _script("release")
-"""Gives turns back; costs no attempt."""
+"""Gives turns back; costs no attempt. From the eleventh time on, a turn waits a second before it is ready again."""
 
 
 def release_args(*, now_ms: int = 0, server: str, items: Sequence[ReleaseItem]) -> list[Arg]:
@@ -1173,7 +1173,7 @@ def release_decode(raw: Sequence[Any]) -> Result[ReleaseReply]:
 async def release(
     p: Caller, *, now_ms: int = 0, server: str, items: Sequence[ReleaseItem]
 ) -> Result[ReleaseReply]:
-    """Gives turns back; costs no attempt.
+    """Gives turns back; costs no attempt. From the eleventh time on, a turn waits a second before it is ready again.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller

@@ -105,6 +105,8 @@ local function unit_write_sets(server)
   for tv, expiry in pairs(WAITERS) do
     if expiry then
       redis.call('ZADD', T .. 'waiting:' .. tv, expiry, server)
+      redis.call('ZREMRANGEBYSCORE', T .. 'waiting:' .. tv, '-inf', expiry - WAIT_MS - 1)
+      redis.call('PEXPIRE', T .. 'waiting:' .. tv, 2 * WAIT_MS)
     else
       redis.call('ZREM', T .. 'waiting:' .. tv, server)
     end

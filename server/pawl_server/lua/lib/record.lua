@@ -39,7 +39,8 @@ local PDIGEST = 32
 local PWORD = 33
 local PANSWER1 = 34
 local PANSWER2 = 35
-local LAST_FIELD = 35
+local RELEASES = 36 -- how often the head turn was given back
+local LAST_FIELD = 36
 
 local ENDINGS = { 'completed', 'failed', 'released', 'expired', 'lost', 'returned' }
 

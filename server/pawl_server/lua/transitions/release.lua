@@ -1,4 +1,4 @@
---- release: gives turns back; costs no attempt.
+--- release: gives turns back; costs no attempt. From the eleventh time on, a turn waits a second before it is ready again.
 -- @keyspace meta i e type ready types due busy waiting ch
 -- @arg   now_ms  int    engine time in virtual-time namespaces
 -- @arg   server  str    run id of the caller
@@ -9,12 +9,15 @@
 -- @item  n       int    command number
 -- @item  digest  bytes  digest of the command
 -- @from  RUNNING
--- @to    QUEUED
+-- @to    QUEUED, BACKOFF
 -- @reply OK | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
 -- @emits ATTEMPT_STARTED, TURN_RELEASED
 -- @oom   allow
 -- @spec  R-LEASE-9, R-CMD-1
 --!include command retry commit
+
+local FREE_RELEASES = 10
+local RELEASE_DELAY_MS = 1000
 
 local now = meta_load(now_ms)
 local replies = {}
@@ -25,8 +28,9 @@ for at = FIRST, LAST, STRIDE do
   if not reply then
     lease_end(u, HOW_RELEASED)
     command_applied(u, n, digest, WORD_RELEASE)
-    attempt_again(u, now, server, 0)
-    ledger_add(u, TURN_RELEASED, now, turn, QUEUED)
+    u.r[RELEASES] = u.r[RELEASES] + 1
+    attempt_again(u, now, server, u.r[RELEASES] > FREE_RELEASES and RELEASE_DELAY_MS or 0)
+    ledger_add(u, TURN_RELEASED, now, turn, u.r[STATE])
     reply = { 'OK' }
   end
   replies[#replies + 1] = reply
