@@ -75,6 +75,7 @@ def test_a_duration_is_rounded_up(value: Duration, ms: int) -> None:
     "value",
     [
         Duration(seconds=-1),
+        Duration(nanos=-1),
         Duration(seconds=1, nanos=-1),
         Duration(seconds=-1, nanos=1),
         Duration(nanos=2_000_000_000),

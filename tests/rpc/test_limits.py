@@ -129,6 +129,14 @@ async def test_pending_messages(api: Api) -> None:
     assert full.results[0].refusal.reason == Reason.REASON_LIMIT_EXCEEDED
 
 
+@pytest.mark.parametrize("mib", [4, 10])
+@pytest.mark.spec("R-LIMIT-1")
+async def test_a_request_that_is_far_too_large_is_refused_with_its_limit(api: Api, mib: int) -> None:
+    problem = await refusal_of(api.send("a", "m", b"x" * (mib << 20)))
+    assert (problem.code, problem.reason) == ("RESOURCE_EXHAUSTED", "LIMIT_EXCEEDED")
+    assert problem.metadata["limit"] == "request_bytes"
+
+
 @pytest.mark.spec("R-LIMIT-1")
 async def test_the_transitions_enforce_limits_themselves(server: Handle) -> None:
     engine = server.engine

@@ -13,6 +13,7 @@ from types import MappingProxyType
 CREDITS = 10_000
 BATCH_MESSAGES = 256
 BATCH_BYTES = 3 << 20
+REQUEST_BYTES = 4 << 20
 FRAME_BYTES = 1 << 20
 FRAME_ITEMS = 256
 FRAME_CUT_BYTES = 256 << 10
@@ -35,6 +36,7 @@ FIXED: MappingProxyType[str, int] = MappingProxyType(
         "credits": CREDITS,
         "batch_messages": BATCH_MESSAGES,
         "batch_bytes": BATCH_BYTES,
+        "request_bytes": REQUEST_BYTES,
         "frame_bytes": FRAME_BYTES,
         "frame_items": FRAME_ITEMS,
         "leases_per_request": LEASES_PER_REQUEST,

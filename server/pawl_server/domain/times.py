@@ -28,6 +28,8 @@ def duration_ms(field: str, value: Duration, low: int, high: int) -> int:
     if not -999_999_999 <= nanos <= 999_999_999 or (seconds > 0 > nanos) or (seconds < 0 < nanos):
         raise InvalidField(field, "is not a valid duration")
     ms = seconds * 1000 + -(-nanos // 1_000_000)
+    if seconds < 0 or nanos < 0:
+        raise InvalidField(field, f"is negative, not within {low} to {high} ms")
     if not low <= ms <= high:
         raise InvalidField(field, f"is {ms} ms, not within {low} to {high} ms")
     return ms

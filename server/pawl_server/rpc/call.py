@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc.aio
 
-from pawl_server.domain.errors import InvalidField, Reason, Refused
+from pawl_server.domain.errors import Reason, Refused
 from pawl_server.rpc.status import abort
 
 S = TypeVar("S", bound="Guarded")
@@ -109,8 +109,8 @@ def unary(
             counted = False
             try:
                 gate.check(sheds=sheds, while_draining=while_draining)
-                if request is None:
-                    raise InvalidField("request", "is not a message of the type that the call expects")
+                if isinstance(request, Refused):
+                    raise request
                 gate.enter()
                 counted = True
                 return await handler(self, request, context)

@@ -1,7 +1,8 @@
 """Which method of which object answers which call.
 
-The table is made from the descriptors of pawl.v1. Requests that can't be decoded reach their handler as None,
-so that they too get a status with a reason, and so do calls that this server does not know.
+The table is made from the descriptors of pawl.v1. Requests that are too large or can't be decoded reach their
+handler as a Refused, so that they too get a status with a reason, and so do calls that this server does not
+know.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from pawl_server.domain.errors import Reason, Refused
+from pawl_server.domain.errors import InvalidField, LimitExceeded, Reason, Refused
+from pawl_server.domain.limits import REQUEST_BYTES
 from pawl_server.rpc.status import abort
 
 log = logging.getLogger(__name__)
@@ -31,10 +33,12 @@ _MAKERS: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]]
 
 def _reader(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     def read(data: bytes) -> Any:
+        if len(data) > REQUEST_BYTES:
+            return LimitExceeded("request_bytes", len(data), REQUEST_BYTES)
         try:
             return parse(data)
         except DecodeError:
-            return None
+            return InvalidField("request", "is not a message of the type that the call expects")
 
     return read
 

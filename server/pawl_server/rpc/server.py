@@ -23,7 +23,8 @@ from pawl_server.rpc.turn_service import TurnService
 
 log = logging.getLogger(__name__)
 
-MAX_RECEIVE_BYTES = 4 << 20
+MAX_RECEIVE_BYTES = 16 << 20
+"""What gRPC takes in at all; what is above the limits of requests and frames gets a status with a reason."""
 MAX_SEND_BYTES = 32 << 20
 LAST_ANSWERS_S = 0.25
 """How long answers that are being sent have when the server closes."""
