@@ -31,6 +31,7 @@ class Renewer:
         self.calls: list[list[bytes]] = []
         self.answer: Callable[[bytes], RenewResult] = lambda lease: RenewResult(lease=lease)
         self.fail = 0
+        self.warmed = 0
         self.closed = threading.Event()
 
     def renew(self, leases: Sequence[bytes], timeout: float) -> Sequence[RenewResult]:
@@ -40,11 +41,14 @@ class Renewer:
         self.calls.append(list(leases))
         return [self.answer(lease) for lease in leases]
 
+    def warm(self, timeout: float) -> None:
+        self.warmed += 1
+
     def close(self) -> None:
         self.closed.set()
 
 
-@pytest.mark.parametrize(("lease", "seconds"), [(60, 5), (15, 5), (9, 3), (1, 1 / 3)])
+@pytest.mark.parametrize(("lease", "seconds"), [(60, 2), (6, 2), (3, 1), (1, 1 / 3)])
 def test_patience_is_a_third_of_the_lease(lease: float, seconds: float) -> None:
     assert patience(lease) == pytest.approx(seconds)
 
@@ -61,6 +65,7 @@ def test_it_renews_while_the_loop_does_not_tick() -> None:
     watchdog = watch(renewer, [b"a", b"b"])
     wait_until_sync(lambda: len(renewer.calls) >= 3)
     assert renewer.calls[0] == [b"a", b"b"]
+    assert renewer.warmed == 1
     watchdog.stop()
     assert renewer.closed.wait(10)
 

@@ -15,8 +15,13 @@ from pawl.v1.worker_service_pb2 import RenewResult
 
 log = logging.getLogger("pawl.worker")
 
-MAX_BLOCKED = 5.0
-"""Seconds after which a blocked loop is helped, however long its leases are."""
+MAX_BLOCKED = 2.0
+"""Seconds after which a blocked loop is helped, however long its leases are.
+
+Well below the 5 s in which the server wants to hear that a turn was received: a handler may block at once.
+"""
+CALL_TIMEOUT = 2.0
+WARM_TIMEOUT = 1.0
 
 
 class Renewer(Protocol):
@@ -25,6 +30,9 @@ class Renewer(Protocol):
     def renew(self, leases: Sequence[bytes], timeout: float) -> Sequence[RenewResult]:
         """Renews leases. Raises ServerError."""
         ...
+
+    def warm(self, timeout: float) -> None:
+        """Connects, within `timeout` seconds."""
 
     def close(self) -> None:
         """Closes the connection."""
@@ -84,6 +92,8 @@ class Watchdog:
             self._wake.set()
 
     def _watch(self) -> None:
+        # Connecting beside a thread that computes is slow, too slow for a short lease: it is done beforehand.
+        self._renewer.warm(WARM_TIMEOUT)
         pause = self.tick_interval
         while not self._stopped:
             self._wake.wait(pause)
@@ -102,7 +112,7 @@ class Watchdog:
         log.warning("the event loop has been blocked for %.1f s; renewing %d leases", blocked, len(leases))
         try:
             for part in chunks(leases):
-                for result in self._renewer.renew(part, max(1.0, self._patience)):
+                for result in self._renewer.renew(part, max(CALL_TIMEOUT, self._patience)):
                     if result.HasField("refusal"):
                         self._over(result.lease, refusal_error(result.refusal))
         except ServerError as error:

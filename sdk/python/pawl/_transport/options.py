@@ -21,6 +21,14 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def channel_options(*, own_connection: bool = False) -> list[tuple[str, int]]:
-    """Gives the options of a channel; `own_connection` keeps it from sharing a socket with other channels."""
-    return [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)] if own_connection else list(_OPTIONS)
+def channel_options(*, own_connection: bool = False, idle: bool = False) -> list[tuple[str, int]]:
+    """Gives the options of a channel.
+
+    `own_connection` keeps it from sharing a socket with others, `idle` from pinging while it has no call.
+    """
+    options = dict(_OPTIONS)
+    if own_connection:
+        options["grpc.use_local_subchannel_pool"] = 1
+    if idle:
+        options["grpc.keepalive_permit_without_calls"] = 0
+    return list(options.items())

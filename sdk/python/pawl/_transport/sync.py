@@ -13,7 +13,7 @@ from pawl.v1.worker_service_pb2_grpc import WorkerServiceStub
 
 
 class SyncRenewer:
-    """Renews leases without an event loop. The connection is made by the first call."""
+    """Renews leases without an event loop. The connection is made by the first call, or by `warm`."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -21,13 +21,25 @@ class SyncRenewer:
 
     def renew(self, leases: Sequence[bytes], timeout: float) -> Sequence[RenewResult]:
         """Renews up to 256 leases; one result for each, in order. Raises ServerError."""
-        if self._channel is None:
-            self._channel = grpc.insecure_channel(self._address, options=channel_options(own_connection=True))
         try:
-            stub = WorkerServiceStub(self._channel)
+            stub = WorkerServiceStub(self._open())
             return stub.RenewLeases(RenewLeasesRequest(leases=leases), timeout=timeout).results
         except grpc.RpcError as error:
             raise error_from_call(error) from None
+
+    def warm(self, timeout: float) -> None:
+        """Connects, within `timeout` seconds, so that a later call is quick."""
+        try:
+            grpc.channel_ready_future(self._open()).result(timeout)
+        except grpc.FutureTimeoutError:
+            pass
+
+    def _open(self) -> grpc.Channel:
+        if self._channel is None:
+            self._channel = grpc.insecure_channel(
+                self._address, options=channel_options(own_connection=True, idle=True)
+            )
+        return self._channel
 
     def close(self) -> None:
         """Closes the connection."""
