@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 SILENT_INTERVALS = 3
 WATCH_S = 0.25
 GRACE_MIN_S, GRACE_MAX_S, GRACE_STORM_S = 0.3, 5.0, 10.0
+RTT_UNKNOWN_S = 0.05
 STORM_STREAMS = 20
 STORM_SHARE = 0.1
 STORM_FEW = 2
@@ -70,11 +71,12 @@ class Delivery:
     # Life
 
     async def start(self) -> None:
-        """Begins to hand out turns."""
+        """Begins to hand out turns; returns once hints are heard. Raises StoreUnavailable."""
         self.engine.on_ready = self.dispatcher.ready
         self.engine.leases.on_lost = self.lost
         self.wakeups.start()
         self._watching = self.loop.create_task(self._watch(), name="delivery")
+        await self.wakeups.listening(self.settings.start_timeout_ms / 1000)
 
     async def drain(self, grace_s: float) -> None:
         """Hands out no more turns and asks workers to move; returns once they have, or after the grace."""
@@ -171,7 +173,8 @@ class Delivery:
     @staticmethod
     def grace_s(session: WorkSession) -> float:
         """How long a worker has to come back: time to open a stream, by the round trip of the last one."""
-        return min(max(20 * session.rtt_s + 0.2, GRACE_MIN_S), GRACE_MAX_S)
+        rtt_s = RTT_UNKNOWN_S if session.rtt_s is None else session.rtt_s
+        return min(max(20 * rtt_s + 0.2, GRACE_MIN_S), GRACE_MAX_S)
 
     def _storm(self) -> bool:
         """Whether so many streams closed within a second that it is the network, not the workers."""

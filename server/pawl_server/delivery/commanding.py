@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery import commands
 from pawl_server.delivery.frames import fill_ms, fill_refusal
-from pawl_server.delivery.held import LeaseState
+from pawl_server.delivery.held import MAY_RIDE, NO_RIDE, RIDES, LeaseState
 from pawl_server.domain.errors import Reason, Refused
 from pawl_server.engine.refusals import OVER, refused
 from pawl_server.store.scripts_gen import CheckpointOk, FailOk, FinishOk, ReleaseOk
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from pawl_server.delivery import Delivery
     from pawl_server.delivery.sessions import WorkSession
 
-RIDES = 8
+RIDES_IN_A_ROW = 8
 """How many finishes in a row claim in their own partition before it is asked whether others fall behind."""
 
 
 class Commanding:
-    """Applies commands. `pending` counts those that are not answered yet."""
+    """Applies commands. `pending` counts those not answered yet, `leaving` finishes that are not sent yet."""
 
     def __init__(self, session: WorkSession, delivery: Delivery) -> None:
         self.pending = 0
+        self.leaving = 0
         self._session = session
         self._outbox = session.outbox
         self._held = session.held
@@ -89,6 +90,8 @@ class Commanding:
             item = commands.finish(lease, n, command.finish, self._session.conn)
             size = len(item.output) + len(item.state) + len(item.result) + len(item.next_message)
             self._leases.finish(lease.partition, item, self._on_finish, state, self._on_leave, size)
+            state.ride = MAY_RIDE
+            self.leaving += 1
         elif action == "checkpoint":
             step = commands.checkpoint(lease, n, command.checkpoint)
             self._leases.checkpoint(lease.partition, step, self._on_checkpoint, state, len(step.output))
@@ -104,26 +107,30 @@ class Commanding:
     def _ride(self, state: LeaseState) -> str:
         """The type:version to claim with a finish that leaves now."""
         session = self._session
+        self.leaving -= 1
+        state.ride = NO_RIDE
         if session.room <= 0:
             return ""
         tv = state.tv or session.hello.types[0]
-        if self._rides >= RIDES:
+        if self._rides >= RIDES_IN_A_ROW:
             self._rides = 0
             if self._dispatcher.behind(session, state.lease.partition, tv):
+                self._dispatcher.offer(session)
                 return ""
         self._rides += 1
         session.reserved += 1
-        state.riding = True
+        state.ride = RIDES
         return tv
 
     # Answers
 
     def _finished(self, state: LeaseState, reply: Any, _: int) -> None:
         session = self._session
-        rode = state.riding
-        if rode:
-            state.riding = False
+        ride, state.ride = state.ride, NO_RIDE
+        if ride == RIDES:
             session.reserved -= 1
+        elif ride == MAY_RIDE:
+            self.leaving -= 1
         if reply.__class__ is not FinishOk:
             self._other(state, reply)
         else:
@@ -141,7 +148,7 @@ class Commanding:
                 for view in reply.turns:
                     session.deliver(state.lease.partition, view)
                 return
-        if rode:
+        if ride:
             if reply.__class__ is FinishOk:
                 self._dispatcher.registered(state.lease.partition, state.tv)
             self._dispatcher.offer(session)

@@ -232,7 +232,7 @@ class Dispatcher:
         total = 0
         spent = []
         for session in pool.idle:
-            room = session.room
+            room = session.idle
             if room:
                 total += room
                 if total >= enough:
@@ -251,13 +251,13 @@ class Dispatcher:
         while given < share and pool.idle:
             session = next(iter(pool.idle))
             del pool.idle[session]
-            count = min(session.room, share - given, CLAIM_MAX if alone else SHARE)
+            count = min(session.idle, share - given, CLAIM_MAX if alone else SHARE)
             if count <= 0:
                 continue
             session.reserved += count
             given += count
             entries.append((ClaimItem(pool.tv, count, session.conn), session, source))
-            if session.room > 0:
+            if session.idle > 0:
                 pool.idle[session] = None  # behind the others
         return given
 

@@ -10,6 +10,8 @@ from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.domain.lease import Lease
 
 MISSING_BEATS = 3
+NO_RIDE, MAY_RIDE, RIDES = 0, 1, 2
+"""Whether a finish claims a turn: it decides when it leaves for the store."""
 RECENT_MAX = 20_000
 
 
@@ -18,11 +20,11 @@ class LeaseState:
 
     `held` is false for a lease that a command named although the stream does not have it. `accepted` says
     that the worker has it, `renew_at` when the next renewal is due. `command` is the number of the command
-    that is unanswered, `queue` what waits behind it. `riding` says that the finish under way claims a turn.
+    that is unanswered, `queue` what waits behind it. `ride` is that of the finish under way.
     """
 
     __slots__ = (
-        "accepted", "command", "held", "key", "lease", "missed", "queue", "renew_at", "riding", "tv",
+        "accepted", "command", "held", "key", "lease", "missed", "queue", "renew_at", "ride", "tv",
     )  # fmt: skip
 
     def __init__(self, key: bytes, lease: Lease, tv: str = "", held: bool = True) -> None:
@@ -35,7 +37,7 @@ class LeaseState:
         self.missed = 0
         self.command = 0
         self.queue: deque[pb.Command] | None = None
-        self.riding = False
+        self.ride = NO_RIDE
 
     def accept(self, renew_at: float) -> None:
         """The worker has it; that is to be written by `renew_at`."""

@@ -35,7 +35,6 @@ BLOCKED_S = 0.25
 ADOPT_AGAIN_S = 0.5
 ACCEPT_WITHIN_S = 1.0
 """How long an acceptance may be known to this server only, and never long against the delivery timeout."""
-RTT_UNKNOWN_S = 0.05
 
 
 class Hello(NamedTuple):
@@ -63,7 +62,7 @@ class WorkSession:
         self.outbox = Outbox()
         self.held = Held(min(ACCEPT_WITHIN_S, delivery.settings.delivery_timeout_ms / 4_000))
         self.heard_at = self.sent_at = delivery.loop.time()
-        self.rtt_s = RTT_UNKNOWN_S
+        self.rtt_s: float | None = None
         self.draining = False
         self.ending = False
         self.closed = False
@@ -98,6 +97,12 @@ class WorkSession:
             self.starved = True
             return 0
         return room
+
+    @property
+    def idle(self) -> int:
+        """How many of them no finish that is about to leave has a use for."""
+        room = self.room
+        return max(0, room - self.commands.leaving) if room else 0
 
     @property
     def blocked(self) -> bool:
@@ -148,9 +153,11 @@ class WorkSession:
         self._received = frame
         self.held.accept_through(frame, now)
         if self._probe is not None and frame >= self._probe[0]:
-            sample = now - self._probe[1]
-            self.rtt_s = min(sample, self.rtt_s + 0.05 * (sample - self.rtt_s))
-            self._probe = None
+            sample, self._probe = now - self._probe[1], None
+            if (
+                sample < self._delivery.settings.beat_interval_ms / 1000
+            ):  # else it may be an idle worker's beat
+                self.rtt_s = sample if self.rtt_s is None else min(sample, self.rtt_s)
 
     def _beat(self, beat: pb.Beat, now: float) -> None:
         self._beat_seen = beat.number
@@ -186,6 +193,7 @@ class WorkSession:
         if size > self.hello.max_frame_bytes and not self._fits(claimed, key):
             item = commands.undeliverable(lease, size, self.hello.max_frame_bytes)
             self._leases.fail(partition, item, _ignore, None)
+            self._delivery.dispatcher.offer(self)
             return
         turn, frame = self.outbox.turn(size)
         fill_turn(turn, key, claimed, self._namespace)

@@ -52,7 +52,12 @@ def call(
     answered: Callable[[Result[Any] | Exception], None],
 ) -> None:
     """Runs a script; `answered` gets the decoded result, or the exception that took its place."""
-    future = cast("asyncio.Future[Any]", partition.call(script, argv))
+    try:
+        future = cast("asyncio.Future[Any]", partition.call(script, argv))
+    except Exception as error:
+        log.exception("call of %s", script.name)
+        answered(error)
+        return
     future.add_done_callback(partial(_settled, decode, answered))
 
 
@@ -161,12 +166,18 @@ class Collector:
     def _send(self, entries: list[tuple[Any, Done, Any, int]]) -> None:
         kind = self._kind
         complete = kind.complete
-        if complete is None:
-            items = [entry[0] for entry in entries]
-        else:
-            items = [complete(entry[0], entry[2]) for entry in entries]
         self._flying += 1
-        call(self._partition, kind.script, kind.args(items), kind.decode, partial(self._answered, entries))
+        answered = partial(self._answered, entries)
+        try:
+            if complete is None:
+                argv = kind.args([entry[0] for entry in entries])
+            else:
+                argv = kind.args([complete(entry[0], entry[2]) for entry in entries])
+        except Exception as error:
+            log.exception("items of %s", kind.script.name)
+            answered(error)
+            return
+        call(self._partition, kind.script, argv, kind.decode, answered)
 
     def _answered(self, entries: list[tuple[Any, Done, Any, int]], result: Result[Any] | Exception) -> None:
         self._flying -= 1

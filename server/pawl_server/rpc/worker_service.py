@@ -24,6 +24,9 @@ from pawl_server.rpc.status import abort
 
 log = logging.getLogger(__name__)
 
+HELLO_S = 10.0
+"""How long a worker has for its first frame."""
+
 
 def read_frame(data: bytes) -> pb.WorkRequest | InvalidField:
     """A frame of a worker, or why it is none."""
@@ -66,7 +69,12 @@ class WorkerService:
             await abort(context, error, "Work")
 
     async def _open(self, context: Context) -> WorkSession:
-        first = await context.read()
+        context.set_trailing_metadata(self.gate.metadata)
+        try:
+            async with asyncio.timeout(HELLO_S):
+                first = await context.read()
+        except TimeoutError:
+            raise InvalidField("hello", f"did not come within {HELLO_S:g} s") from None
         if isinstance(first, InvalidField):
             raise first
         if first is grpc.aio.EOF:
