@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
+from typing import Any
 
 import pytest
 
 from pawl_server.app import Handle, running
 from pawl_server.background import Background
+from pawl_server.background.timers import EARLY_S, RANK_S, Timers
 from pawl_server.engine import Engine
 from pawl_server.engine.inbox import SendItem
 from pawl_server.engine.instances import CreateItem
@@ -35,21 +37,16 @@ def stored(server: Handle, redis_server: RedisServer) -> Stored:
     return Stored(server, redis_server)
 
 
+BEAT: dict[str, Any] = {
+    "server": GHOST, "name": "other", "address": "", "build": "", "draining": False, "first": False,
+    "step_ms": 0, "shift_seen": 0, "swept": "",
+}  # fmt: skip
+
+
 async def ghost_beats(engine: Engine, name: str, swept: str = "") -> None:
     """A beat of another server in every partition."""
     for partition in engine.store.partitions:
-        await scripts.beat(
-            partition,
-            server=GHOST,
-            name=name,
-            address="",
-            build="",
-            draining=False,
-            first=False,
-            step_ms=0,
-            shift_seen=0,
-            swept=swept,
-        )
+        await scripts.beat(partition, **{**BEAT, "name": name, "swept": swept})
 
 
 @pytest.mark.spec("R-SWEEP-1")
@@ -214,3 +211,23 @@ async def test_a_worker_outlives_a_restart_of_redis() -> None:
 
             await wait_until(finished)
             assert (await stream.turn()).message_id == "m2"
+
+
+async def test_one_of_several_servers_is_the_first_to_look(redis_url: str) -> None:
+    async with (
+        running(settings_for(redis_url, server_name="one", partitions=8)) as one,
+        running(settings_for(redis_url, server_name="two", partitions=8)) as two,
+        running(settings_for(redis_url, server_name="three", partitions=8)) as three,
+    ):
+        engines = [handle.engine for handle in (one, two, three)]
+        runs = {engine.server_run for engine in engines}
+        delays: list[list[float]] = []
+        for engine in engines:
+            timers = Timers(engine)
+            for partition in engine.store.partitions:
+                timers.rank(partition, runs - {engine.server_run})
+            delays.append([each.late_s for each in timers._partitions])
+        for of_partition in zip(*delays, strict=True):
+            assert sorted(of_partition) == [EARLY_S, EARLY_S + RANK_S, EARLY_S + 2 * RANK_S]
+        reply = (await scripts.beat(one.engine.store.partitions[0], **BEAT)).replies[0]
+        assert {run.decode() for run in reply.alive} == runs

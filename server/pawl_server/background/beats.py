@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from pawl_server.background.loops import Loop
@@ -27,6 +28,8 @@ ROUND_TRIP_MAX_S = 0.2
 """A beat that took longer says too little about when Redis read its clock: it is compared with nothing."""
 STEP_MS = 500
 """A clock that moves against ours by more than this has been stepped."""
+
+OnAlive = Callable[["PartitionHandle", list[str]], None]
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -108,6 +111,7 @@ class _Partition:
         if reply.marked:
             log.warning("partition %d: others believed this server dead", self._partition.index)
             self._beats.holder.renew_all()
+        self._beats.on_alive(self._partition, [run.decode() for run in reply.alive])
         dead = [run.decode() for run in reply.dead]
         if dead:
             orphaned = await sweep_dead(self._beats.engine, self._partition, dead)
@@ -116,10 +120,14 @@ class _Partition:
 
 
 class Beats:
-    """Beats in every partition. `count` counts them, `stepped` the steps of Redis' clock that they found."""
+    """Beats in every partition. `count` counts them, `stepped` the steps of Redis' clock that they found.
 
-    def __init__(self, engine: Engine, holder: Holder) -> None:
+    `on_alive` hears which other servers are alive, with each beat.
+    """
+
+    def __init__(self, engine: Engine, holder: Holder, on_alive: OnAlive) -> None:
         self.count = 0
+        self.on_alive = on_alive
         self.stepped = 0
         self.engine = engine
         self.holder = holder

@@ -1,13 +1,16 @@
 """Timers: each partition's due entries are applied when their time comes.
 
 The loop of a partition sleeps until the earliest time it knows of, which it learns from its own script, from
-polls and from replies that set a timer; at the latest it looks after a second.
+polls and from replies that set a timer; at the latest it looks after a second. Of several servers one is the
+first to look, and the next ones some time later, so that they do not all ask for the same thing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from pawl_server.background.loops import Loop
@@ -25,13 +28,16 @@ LIMIT = 128
 IDLE_S = 1.0
 EARLY_S = 0.002
 """Engine time has whole ms: a timer is looked at a little after its time."""
+RANK_S = 0.05
+"""How much later each further server looks."""
 
 
 class _Partition:
-    """The timers of one partition. `due_at` is the loop's time of the next look."""
+    """The timers of one partition. `due_at` is the loop's time of the next look, `late_s` our delay."""
 
     def __init__(self, timers: Timers, partition: PartitionHandle) -> None:
         self.due_at = 0.0
+        self.late_s = EARLY_S
         self.loop = Loop(f"timers {partition.index}", self._step)
         self._timers = timers
         self._partition = partition
@@ -40,7 +46,7 @@ class _Partition:
         now = asyncio.get_running_loop().time()
         if now < self.due_at:
             return self.due_at - now
-        due_s = await self._timers.apply(self._partition)
+        due_s = await self._timers.apply(self._partition, self.late_s)
         self.due_at = asyncio.get_running_loop().time() + due_s
         return due_s
 
@@ -74,12 +80,18 @@ class Timers:
     def due(self, partition: PartitionHandle, due_ms: int, now_ms: int) -> None:
         """Something in the partition is due at an engine time; `now_ms` is the engine time now."""
         each = self._partitions[partition.index]
-        at = asyncio.get_running_loop().time() + max(0, due_ms - now_ms) / 1000 + EARLY_S
+        at = asyncio.get_running_loop().time() + max(0, due_ms - now_ms) / 1000 + each.late_s
         if at < each.due_at - EARLY_S:
             each.due_at = at
             each.loop.poke()
 
-    async def apply(self, partition: PartitionHandle) -> float:
+    def rank(self, partition: PartitionHandle, others: Iterable[str]) -> None:
+        """Finds this server's place among those that are alive, by rendezvous hash."""
+        own = _weight(self._engine.server_run, partition.index)
+        rank = sum(_weight(run, partition.index) > own for run in others)
+        self._partitions[partition.index].late_s = EARLY_S + RANK_S * rank
+
+    async def apply(self, partition: PartitionHandle, late_s: float = EARLY_S) -> float:
         """Applies what is due now; seconds until the next look. Raises a StoreError."""
         engine = self._engine
         result = await scripts.expire(partition, now_ms=engine.now_ms, server=engine.server_run, limit=LIMIT)
@@ -94,7 +106,7 @@ class Timers:
                 case scripts.ExpireHeld():
                     self.held += 1
                 case scripts.ExpireNext(due_ms=due_ms) if due_ms:
-                    wait_s = min(wait_s, max(0.0, (due_ms - result.now_ms) / 1000 + EARLY_S))
+                    wait_s = min(wait_s, max(0.0, (due_ms - result.now_ms) / 1000 + late_s))
         engine.ready(partition, result.ready)
         return wait_s
 
@@ -108,3 +120,7 @@ class Timers:
             engine.leases.on_lost(reply.conn, lease, reply.outcome)
         if reply.outcome == "failed":
             engine.awaits.notify(reply.id, reply.turn)
+
+
+def _weight(run: str, partition: int) -> bytes:
+    return blake2b(f"{run}/{partition}".encode(), digest_size=8).digest()

@@ -1,4 +1,4 @@
---- beat: says that a server lives, watches the clock of the partition and names servers that are gone.
+--- beat: says that a server lives, watches the clock of the partition, names servers that are gone and others that are not.
 -- Callers compare Redis' clock with their monotonic clock by quick round trips and report a step, which does not depend on
 -- when the report arrives: a stall is no step. It is taken out through `shift`, unless another server has done so since, and
 -- `shift` slews back by at most 50 ms per second. A gap of more than 2 s in `seen` sets `hold`.
@@ -13,7 +13,7 @@
 -- @arg   step_ms     int    by how much Redis' clock has moved against the caller's monotonic clock; 0 if it has not
 -- @arg   shift_seen  int    `shift` at the time that comparison began
 -- @arg   swept       str    runs whose leases the caller has orphaned, comma-separated
--- @reply OK(gen int, shift int, time_ms int, marked bool, stepped int, gap_ms int, dead list)
+-- @reply OK(gen int, shift int, time_ms int, marked bool, stepped int, gap_ms int, dead list, alive list)
 -- @oom   allow
 -- @writes direct
 -- @spec  R-CLOCK-1, R-CLOCK-2, R-CLOCK-3, R-SERVER-1
@@ -48,7 +48,7 @@ if math.abs(gap) > GAP_MS then
 end
 
 -- A server record: version, name, address, build, engine ms of the last beat, draining, orphaned.
-local change, forget, dead, marked = {}, {}, {}, 0
+local change, forget, dead, alive, marked = {}, {}, {}, {}, 0
 for i = 1, #stored, 2 do
   local run, s = stored[i], cmsgpack.unpack(stored[i + 1])
   if run == server then
@@ -64,6 +64,8 @@ for i = 1, #stored, 2 do
       dead[#dead + 1] = run
     elseif s[7] == 1 and now - s[5] > FORGET_MS then
       forget[#forget + 1] = run
+    elseif s[7] == 0 and s[6] == 0 then
+      alive[#alive + 1] = run
     end
   end
 end
@@ -76,4 +78,4 @@ redis.call('HSET', T .. 'servers', unpack(change))
 if #forget > 0 then
   redis.call('HDEL', T .. 'servers', unpack(forget))
 end
-return { now, { { 'OK', META.gen, shift, time, marked, stepped, gap, dead } }, {} }
+return { now, { { 'OK', META.gen, shift, time, marked, stepped, gap, dead, alive } }, {} }
