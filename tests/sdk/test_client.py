@@ -10,8 +10,8 @@ import pytest
 
 import pawl
 from pawl import Client, Message, NewInstance, workflow
+from pawl._requests import spec_of
 from pawl._transport import resolve_address
-from pawl.client import _spec
 from pawl.payloads import Payload, decode, encode
 from pawl.v1 import message_service_pb2 as messages
 from tests.sdk.fake_server import FakeServer, refusal
@@ -184,14 +184,14 @@ async def test_closing_ends_what_waits(server: FakeServer) -> None:
 
 
 def test_what_is_created() -> None:
-    spec = _spec(NewInstance(counter, state=None, lease_timeout=10, max_attempts=2))
+    spec = spec_of(NewInstance(counter, state=None, lease_timeout=10, max_attempts=2))
     assert (spec.state, spec.lease_timeout.seconds, spec.max_attempts) == (encode(None), 10, 2)
-    spec = _spec(NewInstance("named", "v2"))
+    spec = spec_of(NewInstance("named", "v2"))
     assert (spec.workflow_type, spec.version, spec.state) == ("named", "v2", Payload())
     assert not spec.HasField("state")
-    assert _spec(NewInstance(counter, version="v9")).version == "v9"
+    assert spec_of(NewInstance(counter, version="v9")).version == "v9"
     with pytest.raises(ValueError, match="needs a version"):
-        _spec(NewInstance("named"))
+        spec_of(NewInstance("named"))
 
 
 def test_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

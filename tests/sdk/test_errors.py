@@ -10,15 +10,14 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 
 import pawl
-from pawl import errors
-from pawl._runtime.coalesce import refusal_error
+from pawl._reasons import REASONS, error_of, refusal_error
 from pawl._transport.retry import Backoff, is_retryable
 from pawl._transport.status import _MESSAGES, error_from_status
 from pawl.v1.error_pb2 import Reason
 from tests.sdk.fake_server import refusal
 
 ENDS_NO_CALL = {"UNSPECIFIED", "UNDELIVERABLE", "WORKER_LOST"}
-REASONS = sorted({name.removeprefix("REASON_") for name in Reason.keys()} - ENDS_NO_CALL)  # noqa: SIM118
+NAMES = sorted({name.removeprefix("REASON_") for name in Reason.keys()} - ENDS_NO_CALL)  # noqa: SIM118
 
 
 def status(
@@ -39,14 +38,14 @@ def status(
     return message.SerializeToString()
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("reason", NAMES)
 def test_every_reason_has_its_exception(reason: str) -> None:
     error = error_from_status("UNKNOWN", "text", status(reason, field="x"))
-    assert type(error) is errors.REASONS[reason]
+    assert type(error) is REASONS[reason]
     assert error.reason == reason
     assert error.message == "told by the server"
     assert error.metadata == {"field": "x"}
-    assert type(refusal_error(refusal(reason, limit="steps_per_turn"))) is errors.REASONS[reason]
+    assert type(refusal_error(refusal(reason, limit="steps_per_turn"))) is REASONS[reason]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +96,9 @@ def test_the_private_messages_equal_the_standard_ones() -> None:
     [
         (pawl.Unavailable("x"), True),
         (pawl.Overloaded("x"), True),
-        (errors.error_of("", "RST_STREAM", code="INTERNAL"), True),
-        (errors.error_of("INTERNAL", "bug", code="INTERNAL"), False),
-        (errors.error_of("", "cancelled", code="CANCELLED"), True),
+        (error_of("", "RST_STREAM", code="INTERNAL"), True),
+        (error_of("INTERNAL", "bug", code="INTERNAL"), False),
+        (error_of("", "cancelled", code="CANCELLED"), True),
         (pawl.LimitExceeded("x"), False),
         (pawl.NotFound("x"), False),
         (pawl.DeadlineExceeded("x"), False),

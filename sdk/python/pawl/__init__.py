@@ -1,6 +1,7 @@
 """Pawl: durable message workflows. Every message is one turn that only moves forward."""
 
-from pawl.client import UNSET, Client, InstanceHandle, Message, NewInstance
+from pawl._requests import UNSET, Message, NewInstance
+from pawl.client import Client, InstanceHandle
 from pawl.context import Context, Outcome, Step, SyncContext
 from pawl.effects import effect_id
 from pawl.errors import (

@@ -3,108 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from pawl._convert import info_of, instance_of, set_span, time_of, turn_of, type_message, type_of
+from pawl._convert import info_of, instance_of, set_span, turn_of, type_message, type_of
+from pawl._requests import UNSET, Message, NewInstance, request_of, sent_of, spec_of
 from pawl._runtime.coalesce import Coalescer
-from pawl._transport import Transport, resolve_address
+from pawl._transport import Method, Transport, resolve_address
 from pawl.errors import PawlError, ServerError
 from pawl.models import Instance, Page, Sent, ServerInfo, Turn, WorkflowType
-from pawl.payloads import encode
 from pawl.v1 import admin_service_pb2 as admin
 from pawl.v1 import instance_service_pb2 as instances
 from pawl.v1 import message_service_pb2 as messages
 from pawl.v1 import turn_service_pb2 as turns
 from pawl.workflow import Workflow
 
+Q = TypeVar("Q")
+R = TypeVar("R")
 T = TypeVar("T")
-
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Final[Any] = _Unset()
-"""Stands for "not given" where None is a value."""
 
 _WAIT_SLICE = 55.0
 """Longest wait of one call, in seconds: below the idle limits of common proxies."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewInstance:
-    """What to create if the instance is absent. Maps to InstanceSpec."""
-
-    workflow: Workflow | str
-    """A declared workflow, or the name of a type."""
-    version: str | None = None
-    """Required where `workflow` is a name."""
-    state: Any = UNSET
-    """Default is the workflow's initial state; for a name, none."""
-    lease_timeout: float | timedelta | None = None
-    """Seconds or timedelta, 1 s to 1 h; None leaves it to the type."""
-    max_attempts: int | None = None
-    """1 to 1,000; None leaves it to the type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of `Client.send_many`. Maps to SendMessageRequest."""
-
-    instance_id: str
-    message: Any
-    id: str | None = None
-    """Idempotency id; default is a new UUID."""
-    create: NewInstance | Workflow | None = None
-    origin: bytes = b""
-
-
-def _spec(create: NewInstance | Workflow) -> instances.InstanceSpec:
-    new = NewInstance(create) if isinstance(create, Workflow) else create
-    declared = new.workflow if isinstance(new.workflow, Workflow) else None
-    version = new.version or (declared.version if declared else None)
-    if version is None:
-        raise ValueError(f"workflow {new.workflow!r} is given by name, so it needs a version")
-    spec = instances.InstanceSpec(
-        workflow_type=declared.name if declared else new.workflow,  # pyright: ignore[reportArgumentType]
-        version=version,
-        max_attempts=new.max_attempts or 0,
-    )
-    if new.state is not UNSET:
-        spec.state.CopyFrom(encode(new.state))
-    elif declared:
-        spec.state.CopyFrom(declared.initial_state)
-    set_span(spec.lease_timeout, new.lease_timeout)
-    return spec
-
-
-def _message(message: Message) -> messages.SendMessageRequest:
-    request = messages.SendMessageRequest(
-        instance_id=message.instance_id,
-        message_id=message.id if message.id is not None else str(uuid.uuid4()),
-        message=encode(message.message),
-        origin=message.origin,
-    )
-    if message.create is not None:
-        request.create_if_absent.CopyFrom(_spec(message.create))
-    return request
-
-
-def _sent(request: messages.SendMessageRequest, answer: messages.SendMessageResponse) -> Sent:
-    return Sent(
-        instance_id=request.instance_id,
-        message_id=request.message_id,
-        turn=answer.turn,
-        incarnation=answer.incarnation,
-        admit_time=time_of(answer.admit_time),
-        outcome=turn_of(answer.outcome) if answer.HasField("outcome") else None,
-    )
 
 
 def _seconds(value: float | timedelta) -> float:
@@ -154,7 +77,9 @@ class Client:
 
     async def info(self, *, timeout: float | None = None) -> ServerInfo:
         """Describes the server, its store and the limits in force."""
-        return info_of(await self._call("admin", "GetServerInfo", admin.GetServerInfoRequest(), timeout))
+        return info_of(
+            await self._call(self._transport.admin.GetServerInfo, admin.GetServerInfoRequest(), timeout)
+        )
 
     async def create(
         self,
@@ -174,14 +99,18 @@ class Client:
         """
         new = NewInstance(workflow, version, state, lease_timeout, max_attempts)
         request = instances.CreateInstanceRequest(
-            instance_id=instance_id, spec=_spec(new), request_id=request_id or ""
+            instance_id=instance_id, spec=spec_of(new), request_id=request_id or ""
         )
-        return instance_of((await self._call("instances", "CreateInstance", request, timeout)).instance)
+        return instance_of(
+            (await self._call(self._transport.instances.CreateInstance, request, timeout)).instance
+        )
 
     async def get(self, instance_id: str, *, timeout: float | None = None) -> Instance:
         """Reads an instance with its state. Raises NotFound."""
         request = instances.GetInstanceRequest(instance_id=instance_id)
-        return instance_of((await self._call("instances", "GetInstance", request, timeout)).instance)
+        return instance_of(
+            (await self._call(self._transport.instances.GetInstance, request, timeout)).instance
+        )
 
     async def list_page(
         self,
@@ -200,7 +129,7 @@ class Client:
         request = instances.ListInstancesRequest(
             workflow_type=name, page_size=page_size, page_token=page_token
         )
-        answer = await self._call("instances", "ListInstances", request, timeout)
+        answer = await self._call(self._transport.instances.ListInstances, request, timeout)
         return Page([instance_of(item) for item in answer.instances], answer.next_page_token)
 
     def list(self, workflow: Workflow | str, *, page_size: int = 0) -> AsyncIterator[Instance]:
@@ -235,10 +164,10 @@ class Client:
 
         Raises NotFound, BodyConflict, LimitExceeded, InvalidField and other ServerErrors, PayloadError.
         """
-        request = _message(Message(instance_id, message, id, create, origin))
+        request = request_of(Message(instance_id, message, id, create, origin))
         if wait is not None:
             return await self._send_and_wait(request, _seconds(wait), timeout)
-        return _sent(request, await self._coalescer.submit(request, timeout or self.timeout))
+        return sent_of(request, await self._coalescer.submit(request, timeout or self.timeout))
 
     async def send_many(
         self, batch: Iterable[Message], *, timeout: float | None = None
@@ -250,14 +179,14 @@ class Client:
         submitted: list[tuple[messages.SendMessageRequest, Awaitable[Any]] | PawlError] = []
         for message in batch:
             try:
-                request = _message(message)
+                request = request_of(message)
                 submitted.append((request, self._coalescer.submit(request, timeout or self.timeout)))
             except PawlError as error:
                 submitted.append(error)
         outcomes: list[Sent | PawlError] = []
         for item in submitted:
             try:
-                outcomes.append(item if isinstance(item, PawlError) else _sent(item[0], await item[1]))
+                outcomes.append(item if isinstance(item, PawlError) else sent_of(item[0], await item[1]))
             except ServerError as error:
                 outcomes.append(error)
         return outcomes
@@ -290,7 +219,7 @@ class Client:
     ) -> Turn:
         """Reads a turn with message, steps and reply. Raises NotFound, Pruned."""
         request = turns.GetTurnRequest(instance_id=instance_id, turn=turn, incarnation=incarnation)
-        return turn_of((await self._call("turns", "GetTurn", request, timeout)).turn)
+        return turn_of((await self._call(self._transport.turns.GetTurn, request, timeout)).turn)
 
     async def list_turns_page(
         self,
@@ -308,7 +237,7 @@ class Client:
             page_token=page_token,
             include_payloads=include_payloads,
         )
-        answer = await self._call("turns", "ListTurns", request, timeout)
+        answer = await self._call(self._transport.turns.ListTurns, request, timeout)
         return Page([turn_of(item) for item in answer.turns], answer.next_page_token)
 
     def list_turns(
@@ -339,16 +268,19 @@ class Client:
             expected_revision=expected_revision,
             request_id=request_id or str(uuid.uuid4()),
         )
-        return type_of((await self._call("admin", "PutWorkflowType", request, timeout)).workflow_type)
+        return type_of(
+            (await self._call(self._transport.admin.PutWorkflowType, request, timeout)).workflow_type
+        )
 
     async def get_workflow_type(self, name: str, *, timeout: float | None = None) -> WorkflowType:
         """Reads the settings of a type, defaults filled in; revision 0 if it was never stored."""
         request = admin.GetWorkflowTypeRequest(name=name)
-        return type_of((await self._call("admin", "GetWorkflowType", request, timeout)).workflow_type)
+        return type_of(
+            (await self._call(self._transport.admin.GetWorkflowType, request, timeout)).workflow_type
+        )
 
-    async def _call(self, service: str, method: str, request: Any, timeout: float | None) -> Any:
-        call = getattr(getattr(self._transport, service), method)
-        return await self._transport.call(call, request, timeout=timeout or self.timeout)
+    async def _call(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
+        return await self._transport.call(method, request, timeout=timeout or self.timeout)
 
     async def _send_batch(self, batch: list[messages.SendMessageRequest], timeout: float) -> Any:
         request = messages.SendMessagesRequest(messages=batch)
@@ -367,14 +299,14 @@ class Client:
 
         limit = min(wait, _WAIT_SLICE) + (timeout or self.timeout)
         answer = await self._transport.call(self._transport.messages.SendMessage, with_wait, timeout=limit)
-        sent = _sent(request, answer)
+        sent = sent_of(request, answer)
         left = end - clock()
         if sent.outcome is None or sent.outcome.finished or sent.outcome.state == "FAILED" or left <= 0:
             return sent
         turn = await self.await_turn(
             sent.instance_id, sent.turn, wait=left, incarnation=sent.incarnation, timeout=timeout
         )
-        return _sent_with(sent, turn)
+        return dataclasses.replace(sent, outcome=turn)
 
     async def _await_once(
         self, instance_id: str, turn: int, left: float, incarnation: int, timeout: float
@@ -390,10 +322,6 @@ class Client:
         call = self._transport.messages.AwaitTurn
         answer = await self._transport.call(call, request, timeout=min(left, _WAIT_SLICE) + timeout)
         return turn_of(answer.turn)
-
-
-def _sent_with(sent: Sent, outcome: Turn) -> Sent:
-    return Sent(sent.instance_id, sent.message_id, sent.turn, sent.incarnation, sent.admit_time, outcome)
 
 
 async def _each(page: Callable[[str], Awaitable[Page[T]]]) -> AsyncIterator[T]:

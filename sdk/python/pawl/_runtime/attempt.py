@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from pawl._runtime.coalesce import refusal_error
+from pawl._reasons import refusal_error
 from pawl._runtime.failures import limit_failure
 from pawl._transport import Backoff, is_retryable
 from pawl.errors import AttemptEnded, CommandGap, InternalError, LeaseEnded, NotFound, ServerError, StaleFence

@@ -7,10 +7,10 @@ import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from pawl._reasons import refusal_error
 from pawl._transport import Backoff, is_retryable
-from pawl.errors import DeadlineExceeded, ServerError, Unavailable, error_of
-from pawl.v1.error_pb2 import Reason
-from pawl.v1.message_service_pb2 import Refusal, SendMessageRequest, SendMessageResponse, SendResult
+from pawl.errors import DeadlineExceeded, ServerError, Unavailable
+from pawl.v1.message_service_pb2 import SendMessageRequest, SendMessageResponse, SendResult
 
 MAX_ITEMS = 256
 MAX_BYTES = 2 * 1024 * 1024
@@ -19,13 +19,6 @@ CLOSED = "the client is closed"
 
 SendBatch = Callable[[list[SendMessageRequest], float], Awaitable[Sequence[SendResult]]]
 """Makes one call within so many seconds, without repeating it. Raises ServerError."""
-
-
-def refusal_error(refusal: Refusal) -> ServerError:
-    """Builds the exception of a refusal inside a batch or a stream."""
-    known = refusal.reason in Reason.values()
-    reason = Reason.Name(refusal.reason).removeprefix("REASON_") if known else ""
-    return error_of(reason, refusal.message, metadata=refusal.metadata)
 
 
 class _Item:

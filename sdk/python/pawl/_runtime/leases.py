@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from pawl._runtime.coalesce import refusal_error
+from pawl._reasons import refusal_error
 from pawl._transport import Backoff, Transport
 from pawl.errors import ServerError
 from pawl.v1.worker_service_pb2 import AdoptLeasesRequest, RenewLeasesRequest, RenewResult

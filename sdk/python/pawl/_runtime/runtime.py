@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from pawl._reasons import refusal_error
 from pawl._runtime.attempt import Attempt
-from pawl._runtime.coalesce import refusal_error
 from pawl._runtime.executor import Executor
 from pawl._runtime.failures import failure_message
 from pawl._runtime.leases import MAX_LEASES, LeaseKeeper
@@ -25,6 +25,7 @@ OPEN_TIMEOUT = 10.0
 DETACH_TIMEOUT = 1.0
 LAST_WORDS = 2.0
 """Seconds that a stopping worker waits for the answers to what it gave back."""
+REPORT_EVERY = 30.0
 STEADY = 5.0
 """Seconds after which a stream counts as working, so that the next reconnect starts with a short delay."""
 
@@ -60,6 +61,7 @@ class Runtime:
         self._streams: dict[WorkStream, asyncio.Task[None]] = {}
         self._ordinal = 0
         self._welcome = False
+        self._report_at = 0.0
         self._changed = asyncio.Event()
         self._stopping = False
         self._ended = asyncio.Event()
@@ -163,11 +165,24 @@ class Runtime:
             except ServerError as error:
                 if isinstance(error, InvalidField | Unimplemented) and not self._welcome:
                     raise
-                log.info("no work stream: %s", error)
+                self._report_down(error)
             else:
+                self._report_up()
                 self._welcome = True
                 backoff.ease(0.2)
                 self.loop.call_later(STEADY, self._steady, stream, backoff)
+
+    def _report_down(self, error: ServerError) -> None:
+        """Says that there is no stream: at once, then every half minute."""
+        now = self.loop.time()
+        if now >= self._report_at:
+            log.warning("no work stream, trying on: %s", error)
+            self._report_at = now + REPORT_EVERY
+
+    def _report_up(self) -> None:
+        if self._report_at:
+            log.info("work stream %d is open", self._ordinal)
+            self._report_at = 0.0
 
     async def _open(self) -> WorkStream:
         """Opens a stream and moves the leases there. Raises ServerError."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pawl._runtime.coalesce import refusal_error
+from pawl._reasons import refusal_error
 from pawl._runtime.leases import chunks
 from pawl.errors import ServerError
 from pawl.v1.worker_service_pb2 import RenewResult

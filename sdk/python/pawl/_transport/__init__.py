@@ -6,7 +6,7 @@ import os
 # reports them itself.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-from pawl._transport.channel import DEFAULT_ADDRESS, Transport, WorkCall, resolve_address
+from pawl._transport.channel import DEFAULT_ADDRESS, Method, Transport, WorkCall, resolve_address
 from pawl._transport.options import MAX_MESSAGE_BYTES
 from pawl._transport.retry import Backoff, is_retryable
 from pawl._transport.sync import SyncRenewer
@@ -15,6 +15,7 @@ __all__ = [
     "DEFAULT_ADDRESS",
     "MAX_MESSAGE_BYTES",
     "Backoff",
+    "Method",
     "SyncRenewer",
     "Transport",
     "WorkCall",

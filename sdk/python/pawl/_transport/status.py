@@ -13,7 +13,8 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from pawl.errors import ServerError, error_of
+from pawl._reasons import error_of
+from pawl.errors import ServerError
 
 DETAILS = "grpc-status-details-bin"
 DOMAIN = "pawl"

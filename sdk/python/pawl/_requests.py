@@ -1,0 +1,94 @@
+"""What a client sends: instances to create and messages, as values and as requests."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from pawl._convert import set_span, time_of, turn_of
+from pawl.models import Sent
+from pawl.payloads import encode
+from pawl.v1 import instance_service_pb2 as instances
+from pawl.v1 import message_service_pb2 as messages
+from pawl.workflow import Workflow
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final[Any] = _Unset()
+"""Stands for "not given" where None is a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewInstance:
+    """What to create if the instance is absent. Maps to InstanceSpec."""
+
+    workflow: Workflow | str
+    """A declared workflow, or the name of a type."""
+    version: str | None = None
+    """Required where `workflow` is a name."""
+    state: Any = UNSET
+    """Default is the workflow's initial state; for a name, none."""
+    lease_timeout: float | timedelta | None = None
+    """Seconds or timedelta, 1 s to 1 h; None leaves it to the type."""
+    max_attempts: int | None = None
+    """1 to 1,000; None leaves it to the type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of `Client.send_many`. Maps to SendMessageRequest."""
+
+    instance_id: str
+    message: Any
+    id: str | None = None
+    """Idempotency id; default is a new UUID."""
+    create: NewInstance | Workflow | None = None
+    origin: bytes = b""
+
+
+def spec_of(create: NewInstance | Workflow) -> instances.InstanceSpec:
+    new = NewInstance(create) if isinstance(create, Workflow) else create
+    declared = new.workflow if isinstance(new.workflow, Workflow) else None
+    version = new.version or (declared.version if declared else None)
+    if version is None:
+        raise ValueError(f"workflow {new.workflow!r} is given by name, so it needs a version")
+    spec = instances.InstanceSpec(
+        workflow_type=declared.name if declared else new.workflow,  # pyright: ignore[reportArgumentType]
+        version=version,
+        max_attempts=new.max_attempts or 0,
+    )
+    if new.state is not UNSET:
+        spec.state.CopyFrom(encode(new.state))
+    elif declared:
+        spec.state.CopyFrom(declared.initial_state)
+    set_span(spec.lease_timeout, new.lease_timeout)
+    return spec
+
+
+def request_of(message: Message) -> messages.SendMessageRequest:
+    request = messages.SendMessageRequest(
+        instance_id=message.instance_id,
+        message_id=message.id if message.id is not None else str(uuid.uuid4()),
+        message=encode(message.message),
+        origin=message.origin,
+    )
+    if message.create is not None:
+        request.create_if_absent.CopyFrom(spec_of(message.create))
+    return request
+
+
+def sent_of(request: messages.SendMessageRequest, answer: messages.SendMessageResponse) -> Sent:
+    return Sent(
+        instance_id=request.instance_id,
+        message_id=request.message_id,
+        turn=answer.turn,
+        incarnation=answer.incarnation,
+        admit_time=time_of(answer.admit_time),
+        outcome=turn_of(answer.outcome) if answer.HasField("outcome") else None,
+    )
