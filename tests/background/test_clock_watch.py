@@ -12,7 +12,7 @@ REDIS_MS = 1_800_000_000_000
 def answer(
     watch: ClockWatch, at: float, *, took: float = 0.001, redis_ms: float = 0.0, shift: int = 0
 ) -> bool:
-    """An answer heard `took` s after a beat sent at `at` s; Redis read its clock, moved by `redis_ms`, last."""
+    """An answer heard `took` s after a beat sent at `at` s, from a clock moved by `redis_ms`."""
     return watch.compare(round(REDIS_MS + (at + took) * 1000 + redis_ms), shift, at, at + took)
 
 
