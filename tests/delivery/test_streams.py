@@ -17,6 +17,7 @@ from pawl_server.domain.limits import CREDITS, FRAME_BYTES, FRAME_ITEMS
 from tests.support.api import CALL_S, Api
 from tests.support.fault_proxy import FaultProxy
 from tests.support.stream import Stream, checkpoint, finish, refusal, workflows
+from tests.support.wait import wait_until
 
 HELLO = pb.WorkHello(session="w", stream_ordinal=1, workflows=workflows())
 
@@ -304,3 +305,19 @@ async def test_a_stream_whose_writes_block_gets_no_more_turns(server: Handle, ap
             await blocked.turn()
             names = {turn.instance_id for turn in taken}
             assert len(names) == kept_free
+
+
+async def test_streams_that_are_cut_leave_nothing_behind(
+    server: Handle, api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    def tasks() -> list[str]:
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        return [name for name in names if name.startswith(("read ", "write "))]
+
+    for _ in range(20):
+        streams = [Stream(api, session=f"s{number}", credits=3) for number in range(10)]
+        await asyncio.gather(*(stream.open() for stream in streams))
+        for stream in streams:
+            stream.cut()
+    await wait_until(lambda: not tasks())
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
