@@ -48,6 +48,7 @@ def test_every_reason_has_its_exception(reason: str) -> None:
     assert type(refusal_error(refusal(reason, limit="steps_per_turn"))) is REASONS[reason]
 
 
+@pytest.mark.spec("R-SDK-14")
 @pytest.mark.parametrize(
     ("code", "cls"),
     [

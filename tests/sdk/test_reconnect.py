@@ -18,6 +18,7 @@ from tests.support.wait import wait_until
 LEASE = b"i-1/1/1"
 
 
+@pytest.mark.spec("R-SDK-8")
 async def test_a_lost_stream_is_replaced_and_its_leases_adopted(
     server: FakeServer, start_worker: StartWorker
 ) -> None:
@@ -187,6 +188,7 @@ async def test_twenty_cuts_disturb_no_turn(server: FakeServer, start_worker: Sta
     assert gates.entered == ["a", "end"]
 
 
+@pytest.mark.spec("R-SDK-8")
 @pytest.mark.spec("R-SDK-8")
 async def test_the_worker_waits_for_a_server_that_is_not_there() -> None:
     async with fake_server() as server:

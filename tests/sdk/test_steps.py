@@ -55,6 +55,7 @@ async def test_continuing_with_null_is_continuing() -> None:
 
 
 @pytest.mark.spec("R-SDK-1")
+@pytest.mark.spec("R-SDK-1")
 async def test_saved_steps_are_not_run_again() -> None:
     ran_now: list[str] = []
 
@@ -134,6 +135,7 @@ async def test_what_a_step_knows() -> None:
 
 
 @pytest.mark.spec("R-SDK-6")
+@pytest.mark.spec("R-SDK-6")
 def test_effect_ids_are_as_documented() -> None:
     # Fixed for ever: other systems keep these ids.
     assert effect_id("default", 1, "i-1", "m-1", "charge") == "1fb389aa86a9d7af304d3005a48503b2"
@@ -174,6 +176,7 @@ async def draws(**options: Any) -> Any:
 
 
 @pytest.mark.spec("R-SDK-7")
+@pytest.mark.spec("R-SDK-7")
 async def test_time_ids_and_chance_are_the_same_on_replay() -> None:
     first = await draws()
     assert await draws(steps={"a": "saved"}, attempt=2) == first
@@ -207,6 +210,7 @@ async def failure(handler: Any, **options: Any) -> pawl.Failure:
 
 
 @pytest.mark.spec("R-SDK-5")
+@pytest.mark.spec("R-SDK-5")
 async def test_ordinary_exceptions_are_retried() -> None:
     async def handler(ctx: Context, state: dict, message: Any) -> Any:
         raise ValueError("bad value")
@@ -215,6 +219,7 @@ async def test_ordinary_exceptions_are_retried() -> None:
     assert (failed.reason, failed.message, failed.non_retryable) == ("ValueError", "bad value", False)
 
 
+@pytest.mark.spec("R-SDK-5")
 @pytest.mark.spec("R-SDK-5")
 async def test_workflow_errors_are_final() -> None:
     async def handler(ctx: Context, state: dict, message: Any) -> Any:
@@ -390,6 +395,15 @@ async def two_parameters(ctx: Context) -> None:
     await ctx.step("a", cast("Any", lambda a, b: 1))
 
 
+@pytest.mark.spec("R-SDK-4")
+async def a_coroutine(ctx: Context) -> None:
+    await ctx.step("a", cast("Any", asyncio.sleep(0)))
+
+
+async def no_function(ctx: Context) -> None:
+    await ctx.step("a", cast("Any", 3))
+
+
 @pytest.mark.parametrize(
     ("body", "texts"),
     [
@@ -403,6 +417,8 @@ async def two_parameters(ctx: Context) -> None:
         (empty_key, ["''"]),
         (bad_timeout, ["0.1 to 86,400"]),
         (two_parameters, ["'a'", "one step"]),
+        (a_coroutine, ["'a'", "pass the function"]),
+        (no_function, ["'a'", "not a callable"]),
     ],
 )
 @pytest.mark.spec("R-SDK-4")
@@ -413,6 +429,7 @@ async def test_misuse_is_refused_clearly(body: Any, texts: list[str]) -> None:
         assert text in failed.message
 
 
+@pytest.mark.spec("R-SDK-3")
 @pytest.mark.parametrize(
     ("keys", "position", "expected", "got"),
     [
@@ -497,6 +514,7 @@ async def test_sync_handlers_fail_the_same_ways() -> None:
     assert (await failure(slow)).reason == "StepTimeout"
 
 
+@pytest.mark.spec("R-SDK-12")
 async def test_messages_and_states_by_annotation() -> None:
     async def handler(ctx: Context, state: Point, message: Point) -> Any:
         return ctx.done(Point(state.x + message.x), result=message)

@@ -19,6 +19,7 @@ from tests.support.wait import wait_until
 
 
 @pytest.mark.spec("R-SDK-11")
+@pytest.mark.spec("R-SDK-11")
 async def test_running_turns_end_and_new_ones_are_given_back(
     server: FakeServer, start_worker: StartWorker
 ) -> None:
@@ -43,6 +44,7 @@ async def test_running_turns_end_and_new_ones_are_given_back(
     await wait_until(lambda: stream.frames[-1].end)
 
 
+@pytest.mark.spec("R-SDK-11")
 @pytest.mark.spec("R-SDK-11")
 async def test_at_the_end_of_the_grace_turns_are_given_back(
     server: FakeServer, start_worker: StartWorker

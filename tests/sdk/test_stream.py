@@ -155,6 +155,7 @@ async def test_credits_are_what_is_not_running(server: FakeServer, start_worker:
 
 
 @pytest.mark.spec("R-SDK-2")
+@pytest.mark.spec("R-SDK-2")
 async def test_a_checkpoint_waits_for_the_next_step_only(
     server: FakeServer, start_worker: StartWorker
 ) -> None:
@@ -220,6 +221,7 @@ async def test_a_failure_saves_what_was_done(server: FakeServer, start_worker: S
     await wait_until(lambda: stream.credits == 65)
 
 
+@pytest.mark.spec("R-SDK-12")
 @pytest.mark.spec("R-SDK-12")
 async def test_an_undecodable_message_fails_its_turn_and_no_other(
     server: FakeServer, start_worker: StartWorker
@@ -359,6 +361,7 @@ async def test_a_command_too_large_for_any_frame_fails_its_turn(
     assert not stream.closed
 
 
+@pytest.mark.spec("R-SDK-10")
 @pytest.mark.parametrize("reason", ["STALE_FENCE", "LEASE_ENDED", "NOT_FOUND"])
 @pytest.mark.spec("R-SDK-10")
 async def test_an_ended_lease_cancels_its_attempt_without_a_word(
@@ -393,6 +396,7 @@ async def test_a_checkpoint_under_a_stale_fence_cancels_its_attempt(
     assert gates.entered == ["a"]
 
 
+@pytest.mark.spec("R-SDK-10")
 @pytest.mark.spec("R-SDK-10")
 async def test_a_handler_that_swallows_its_cancellation_gets_no_further(
     server: FakeServer, start_worker: StartWorker

@@ -112,6 +112,7 @@ async def worker_of(address: str, made: pawl.Workflow) -> AsyncIterator[None]:
 
 
 @pytest.mark.spec("R-SDK-9")
+@pytest.mark.spec("R-SDK-9")
 async def test_a_handler_that_blocks_the_loop_keeps_its_lease() -> None:
     with blocking_server(leased_turn(lease_timeout=0.6)) as server:
 

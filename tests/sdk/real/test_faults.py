@@ -51,6 +51,7 @@ def current_stream(worker: Worker) -> object:
     return runtime and runtime._current
 
 
+@pytest.mark.spec("R-WORK-10", "R-SDK-8")
 async def test_a_turn_survives_twenty_reconnects(
     client: Client, proxy: FaultProxy, start_worker: StartWorker
 ) -> None:
@@ -85,6 +86,7 @@ async def test_a_turn_handed_to_a_dead_stream_costs_no_attempt(
     assert sent.outcome.attempt == 1
 
 
+@pytest.mark.spec("R-SDK-10")
 async def test_a_partition_longer_than_any_grace_ends_in_one_completion(
     client: Client, proxy: FaultProxy, start_worker: StartWorker
 ) -> None:
@@ -146,6 +148,7 @@ async def _dialled_through(worker: Worker, address: str) -> None:
         await worker.run()
 
 
+@pytest.mark.spec("R-SDK-8", "R-SDK-11")
 async def test_workers_come_and_go_under_load(
     client: Client, proxy: FaultProxy, start_worker: StartWorker
 ) -> None:
@@ -181,6 +184,7 @@ async def test_workers_come_and_go_under_load(
         assert (await client.get(instance_id)).state == 20
 
 
+@pytest.mark.spec("R-WORK-9")
 async def test_a_stopping_server_hands_its_workers_over(
     server: Handle, client: Client, redis_url: str
 ) -> None:
@@ -233,6 +237,7 @@ Worker(sys.argv[1], workflows=[blocking]).run_forever()
 """
 
 
+@pytest.mark.spec("R-SDK-9")
 @pytest.mark.slow
 async def test_a_handler_that_blocks_its_worker_keeps_its_turn(redis_url: str) -> None:
     # It blocks at once, so even that the turn was received is told by the watchdog.

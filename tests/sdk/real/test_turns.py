@@ -72,6 +72,7 @@ async def test_null_everywhere(client: Client, start_worker: StartWorker) -> Non
     assert (await client.get_turn("n-1", sent.turn)).steps[0].output is None
 
 
+@pytest.mark.spec("R-ID-3")
 async def test_bytes_everywhere(client: Client, start_worker: StartWorker) -> None:
     @workflow("bytes", version="v1", initial_state=b"\x00")
     async def raw(ctx: Context, state: bytes, message: bytes) -> Any:
@@ -83,6 +84,7 @@ async def test_bytes_everywhere(client: Client, start_worker: StartWorker) -> No
     assert (await client.get("b-1")).state == b"\x00\xff"
 
 
+@pytest.mark.spec("R-FINISH-3")
 async def test_continuations(client: Client, start_worker: StartWorker) -> None:
     @workflow("down", version="v1", initial_state=[])
     async def down(ctx: Context, state: list, message: int) -> Any:
@@ -101,6 +103,7 @@ async def test_continuations(client: Client, start_worker: StartWorker) -> None:
     ]
 
 
+@pytest.mark.spec("R-SDK-1", "R-SDK-6", "R-SDK-7")
 async def test_an_attempt_replays_what_was_saved(client: Client, start_worker: StartWorker) -> None:
     ran: list[str] = []
     effects: set[str] = set()
@@ -191,6 +194,7 @@ async def test_limits(client: Client, start_worker: StartWorker, part: str, size
         assert sent.outcome.attempt == 1
 
 
+@pytest.mark.spec("R-SDK-12")
 async def test_an_undecodable_message_uses_up_its_attempts_and_others_flow(
     client: Client, start_worker: StartWorker
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import random
 import time
@@ -175,6 +176,11 @@ class _Base(TurnInfo):
         return value
 
     def _wants_step(self, key: str, fn: Callable[..., Any]) -> bool:
+        if inspect.iscoroutine(fn):
+            fn.close()
+            raise self._journal.breaks(
+                StepError(f"step {key!r} was given a coroutine; pass the function that makes it")
+            )
         try:
             return wants_step(fn)
         except (TypeError, ValueError) as error:
