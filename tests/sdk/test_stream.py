@@ -274,6 +274,23 @@ async def test_a_command_refused_for_now_is_repeated(
     assert refused == [last, last]
 
 
+@pytest.mark.parametrize(
+    ("reason", "attempts", "final"),
+    [("INTERNAL", 6, False), ("UNIMPLEMENTED", 1, True), ("WRONG_STATE", 1, True)],
+)
+async def test_a_command_that_can_not_succeed_fails_the_turn(
+    server: FakeServer, start_worker: StartWorker, reason: str, attempts: int, final: bool
+) -> None:
+    server.answer = lambda command: refuse(command, reason) if command.HasField("finish") else ok(command)
+    start_worker(counter)
+    stream = await server.stream()
+    stream.deliver(leased_turn("i-1", {"add": 2}, state={"count": 1}))
+    await wait_until(lambda: any(command.HasField("fail") for command in stream.commands))
+    assert len(stream.commands) == attempts + 1
+    failure = stream.commands[-1].fail.failure
+    assert (failure.reason, failure.non_retryable) == (reason, final)
+
+
 async def test_a_gap_is_filled(server: FakeServer, start_worker: StartWorker) -> None:
     def answer(command: work.Command) -> work.CommandResult:
         return refuse(command, "GAP", last="4") if command.n != 5 else ok(command)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from pawl._reasons import refusal_error
-from pawl._runtime.failures import limit_failure
+from pawl._runtime.failures import refused_failure
 from pawl._transport import Backoff, is_retryable
 from pawl.errors import AttemptEnded, CommandGap, InternalError, LeaseEnded, NotFound, ServerError, StaleFence
 from pawl.v1.worker_service_pb2 import Checkpoint, Command, CommandResult, Fail, Finish, LeasedTurn, Release
@@ -283,7 +283,7 @@ class Attempt:
             self.abandon(str(error))
         elif self.closing:
             log.error("turn %d of %s can't be finished: %s", self.turn.turn, self.turn.instance_id, error)
-            self._give(Command(lease=self.lease, fail=Fail(failure=limit_failure(error))))
+            self._give(Command(lease=self.lease, fail=Fail(failure=refused_failure(error))))
         else:
             self.refused = error
             self._wake()

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from pawl._runtime.attempt import Attempt
-from pawl._runtime.failures import fail_of, limit_failure
+from pawl._runtime.failures import fail_of, refused_failure
 from pawl._runtime.turn_context import SyncTurnContext, TurnContext
 from pawl.context import Outcome
 from pawl.errors import AttemptEnded, PayloadError, ServerError, WorkflowError
@@ -99,7 +99,7 @@ class Executor:
             # What was done is kept for the next attempt.
             await attempt.settle()
         except ServerError as problem:
-            fail = Fail(failure=limit_failure(problem))
+            fail = Fail(failure=refused_failure(problem))
         attempt.fail(fail)
 
     def _threads_pool(self) -> ThreadPoolExecutor:

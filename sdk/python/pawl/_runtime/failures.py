@@ -6,7 +6,18 @@ import re
 from typing import Any
 
 from pawl._convert import set_span
-from pawl.errors import PawlError, PayloadError, RetryableError, ServerError, WorkflowError
+from pawl.errors import (
+    BodyConflict,
+    InvalidField,
+    LimitExceeded,
+    PawlError,
+    PayloadError,
+    RetryableError,
+    ServerError,
+    Unimplemented,
+    WorkflowError,
+    WrongState,
+)
 from pawl.payloads import encode
 from pawl.v1.failure_pb2 import Failure
 from pawl.v1.worker_service_pb2 import Fail
@@ -14,6 +25,8 @@ from pawl.v1.worker_service_pb2 import Fail
 MAX_MESSAGE_BYTES = 2048
 MAX_DETAILS_BYTES = 8 * 1024
 MAX_RETRY_DELAY = 86_400.0
+LASTING = (BodyConflict, InvalidField, LimitExceeded, Unimplemented, WrongState)
+"""Refusals that repeat whenever the same code runs again."""
 
 
 def failure_message(reason: str, message: str, *, permanent: bool = False, details: Any = None) -> Failure:
@@ -32,9 +45,9 @@ def failure_message(reason: str, message: str, *, permanent: bool = False, detai
     return failure
 
 
-def limit_failure(error: ServerError) -> Failure:
-    """Failure of a turn whose command was refused for good."""
-    return failure_message(error.reason or error.code, str(error), permanent=True)
+def refused_failure(error: ServerError) -> Failure:
+    """Failure of a turn whose command was refused; for good, if another attempt would meet the same."""
+    return failure_message(error.reason or error.code, str(error), permanent=isinstance(error, LASTING))
 
 
 def fail_of(error: BaseException) -> Fail:
