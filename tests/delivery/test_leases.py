@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
 from pawl.v1 import worker_service_pb2 as pb
@@ -285,6 +288,37 @@ async def test_a_detached_lease_outlives_its_stream(api: Api, stored: Stored) ->
         await wait_until(lambda: stored.orphaned("b") or stored.record("b").lost)
         record = stored.record("a")
         assert (record.orphaned, record.conn, record.state) == (False, 0, TURN_STATE_RUNNING)
+
+
+@pytest.mark.spec("R-LEASE-8")
+async def test_workers_get_more_time_when_many_streams_close_at_once(api: Api, stored: Stored) -> None:
+    streams = [Stream(api, session=f"s{number}", credits=1) for number in range(25)]
+    await asyncio.gather(*(stream.open() for stream in streams))
+    names = [f"i{number}" for number in range(25)]
+    for name in names:
+        await api.create(name)
+        await api.send(name, "m1")
+    for stream in streams:
+        await stream.command(await stream.turn(), checkpoint("one"))
+    now_ms = time.time() * 1000  # the clock of Redis here
+    for stream in streams:
+        stream.cut()
+    await wait_until(lambda: all(stored.orphaned(name) for name in names))
+    assert min(stored.record(name).deadline_ms for name in names) > now_ms + 8_000
+
+
+@pytest.mark.spec("R-WORK-9")
+async def test_a_server_that_stops_leaves_the_leases_with_their_workers(
+    server: Handle, api: Api, stored: Stored
+) -> None:
+    async with Stream(api, credits=1) as stream:
+        turn = await given(api, stream)
+        await stream.command(turn, checkpoint("one"))
+        await server.stop()
+        assert await stream.code() == "OK"
+        record = stored.record("a")
+        assert (record.orphaned, record.state) == (False, TURN_STATE_RUNNING)
+        assert record.deadline_ms - record.leased_ms > 50_000
 
 
 # Beats
