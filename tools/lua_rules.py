@@ -12,11 +12,21 @@ from tools.lua_bytecode import CompileError, global_uses
 REPLY_WORDS = frozenset(
     {
         *("OK", "ALREADY", "BODY_CONFLICT", "DONE", "FIRED", "GAP", "HELD", "LEASE_ENDED", "LIMIT_EXCEEDED"),
-        *("MOVING", "NEXT", "NOT_FOUND", "PENDING", "PRUNED", "REVISION_CONFLICT", "SCHEMA_NEWER", "STALE"),
+        *(
+            "DAMAGED",
+            "MOVING",
+            "NEXT",
+            "NOT_FOUND",
+            "PENDING",
+            "PRUNED",
+            "REVISION_CONFLICT",
+            "SCHEMA_NEWER",
+            "STALE",
+        ),
         *("STALE_FENCE", "SUPERSEDED", "WRONG_PARTITIONS", "WRONG_STATE"),
     }
 )
-"""Every word a script may answer. MOVING is implied for all scripts and stands in no header."""
+"""Every word a script may answer. DAMAGED and MOVING are implied for all scripts and stand in no header."""
 
 READ_COMMANDS = frozenset(
     {
@@ -34,7 +44,7 @@ WRITE_COMMANDS = frozenset(
 )
 GLOBALS = frozenset(
     {
-        *("ARGV", "KEYS", "cmsgpack", "error", "ipairs", "math", "next", "pairs", "redis", "select"),
+        *("ARGV", "KEYS", "cmsgpack", "error", "pcall", "ipairs", "math", "next", "pairs", "redis", "select"),
         *("string", "table", "tonumber", "tostring", "type", "unpack"),
     }
 )
@@ -133,7 +143,7 @@ def check_bundle(bundle: Bundle, states: frozenset[str], keys: frozenset[str]) -
     header, path = bundle.header, bundle.header.path
     text = [line for code in Code.of_bundle(bundle) for _, line in code.lines]
     declared = {reply.word for reply in header.replies}
-    yield from _compare(path, "@reply", declared, _found(_PRODUCED, "word", text) - {"MOVING"})
+    yield from _compare(path, "@reply", declared, _found(_PRODUCED, "word", text) - {"DAMAGED", "MOVING"})
     yield from _compare(path, "@emits", set(header.emits), _found(_EMITTED, "event", text) - {"event"})
     for word in sorted(declared - REPLY_WORDS):
         yield Finding(path, 1, f"reply word {word} is not in REPLY_WORDS of tools/lua_rules.py")

@@ -92,10 +92,10 @@ async def test_a_call_passes_script_and_arguments(sample: ModuleType) -> None:
     assert set(sample.SCRIPTS) == {"probe", "read"}
 
 
-@pytest.mark.parametrize("word", ["ITEM", "MOVING"])
+@pytest.mark.parametrize("word", ["ITEM", "DAMAGED", "MOVING"])
 def test_reserved_reply_words(root: Path, word: str) -> None:
     write(root / "server/pawl_server/lua", {"transitions/probe.lua": PROBE.replace("GAP(", f"{word}(")})
-    with pytest.raises(LuaError, match="MOVING is implied"):
+    with pytest.raises(LuaError, match="MOVING are taken"):
         scripts.generate(root)
 
 

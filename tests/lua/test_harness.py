@@ -41,10 +41,12 @@ def test_mistakes_in_a_call_are_told(harness: Harness) -> None:
 
 
 def test_an_error_of_a_script_names_the_source_line(harness: Harness) -> None:
-    harness.redis.call("HSET", f"{harness.tag}i:a", "r", "not packed")
-    with pytest.raises(ScriptError, match=r"^send: .* lib/record\.lua:\d+"):
-        _send(harness)
-    harness.redis.call("DEL", f"{harness.tag}i:a")
+    _send(harness)
+    birth = harness.redis.call("HGET", f"{harness.tag}i:a", "o")
+    harness.redis.call("HSET", f"{harness.tag}i:a", "o", "not packed")
+    with pytest.raises(ScriptError, match=r"^create: .* transitions/create\.lua:\d+"):
+        harness.call("create", items=[{"id": "a", "type": "t", "version": "v1"}])
+    harness.redis.call("HSET", f"{harness.tag}i:a", "o", birth)
 
 
 def test_state_dump_and_restore(harness: Harness) -> None:

@@ -12,7 +12,7 @@ from pawl import Context, Worker, workflow
 from pawl.v1 import worker_service_pb2 as work
 from tests.sdk.conftest import StartWorker
 from tests.sdk.fake_server import FakeServer, fake_server, leased_turn, ok, refusal, refuse
-from tests.sdk.test_stream import Gates, counter
+from tests.sdk.flows import Gates, counter
 from tests.support.wait import wait_until
 
 LEASE = b"i-1/1/1"

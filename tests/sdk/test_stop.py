@@ -14,7 +14,7 @@ import pytest
 from pawl import SyncContext, Worker, workflow
 from tests.sdk.conftest import StartWorker
 from tests.sdk.fake_server import FakeServer, leased_turn
-from tests.sdk.test_stream import Gates, counter
+from tests.sdk.flows import Gates, counter
 from tests.support.wait import wait_until
 
 
@@ -114,7 +114,7 @@ async def test_a_sync_handler_is_left_to_its_lease(server: FakeServer, start_wor
 SCRIPT = """
 import sys
 from pawl import Worker
-from tests.sdk.test_stream import counter
+from tests.sdk.flows import counter
 Worker(sys.argv[1], workflows=[counter]).run_forever()
 print("stopped")
 """

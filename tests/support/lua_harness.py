@@ -119,7 +119,8 @@ class Harness:
     def decode(self, script: str, raw: Any) -> Result[Any]:
         """Decodes a raw answer and notes its words for the coverage."""
         result: Result[Any] = getattr(scripts_gen, f"{script}_decode")(raw)
-        reply_log.record(script, (reply.word for reply in result.replies))
+        words = (reply.word for reply in result.replies if not isinstance(reply, Exception))
+        reply_log.record(script, words)
         return result
 
     def one(self, script: str, **args: Any) -> Any:

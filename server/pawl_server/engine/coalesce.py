@@ -112,7 +112,10 @@ class _Queue(Generic[I, R]):
         try:
             replies = self._owner._end(self._partition, call.result())
             for future, reply in zip(futures, replies, strict=True):
-                if not future.done():
+                if isinstance(reply, Exception):
+                    if not future.done():
+                        future.set_exception(reply)
+                elif not future.done():
                     future.set_result(reply)
         except (Exception, asyncio.CancelledError) as error:
             self._flight = futures

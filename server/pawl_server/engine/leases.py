@@ -15,6 +15,7 @@ from pawl_server.domain.lease import Lease
 from pawl_server.domain.states import TurnState
 from pawl_server.engine.collector import Collector, Done, Kind, Tick, call
 from pawl_server.store import scripts_gen as scripts
+from pawl_server.store.errors import StoreDamaged
 from pawl_server.store.script_call import Result
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Leases:
                 call(partition, scripts.ORPHAN, argv, scripts.orphan_decode, answered)
 
     async def renew_all(self, leases: Sequence[Lease], *, detach: bool) -> list[Any]:
-        """Renews each on its own; the replies of `renew` in order. Raises what the store raises."""
+        """Renews each on its own; the replies of `renew`, or StoreDamaged. Raises what the store raises."""
         return await self._gathered(
             leases, lambda lease, done, at: self.renew(lease, done, at, detach=detach)
         )
@@ -161,7 +162,7 @@ class Leases:
             start(lease, done, at)
         await complete
         for reply in replies:
-            if isinstance(reply, Exception):
+            if isinstance(reply, Exception) and not isinstance(reply, StoreDamaged):
                 raise reply
         return replies
 

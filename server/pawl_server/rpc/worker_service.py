@@ -158,7 +158,7 @@ def _fill_results(
     for key, lease, reply in zip(keys, leases, replies, strict=True):
         result = results.add()
         result.lease = key
-        if reply.word == "OK":
+        if not isinstance(reply, Exception) and reply.word == "OK":
             fill_ms(result.remaining, reply.remaining_ms)
         else:
             fill_refusal(result.refusal, refused(lease, reply))

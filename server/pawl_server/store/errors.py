@@ -34,6 +34,10 @@ class StoreMoving(StoreError):
     """The slot of the partition is moving between nodes of a cluster. Nothing was written; repeat later."""
 
 
+class StoreDamaged(StoreError):
+    """What is stored of an instance can't be read. Nothing was written; other instances are not affected."""
+
+
 class StoreMemory(StoreError):
     """Redis has reached maxmemory and refused the call. Nothing was written."""
 

@@ -1,8 +1,8 @@
 """What a script is, and what its raw reply means.
 
 Every script answers `{ now_ms, replies, ready }`: the engine's time, one reply array `{WORD, field…}` per
-item, and the `type:version` strings that became ready. A slot that is moving answers `{ 0, {{'MOVING'}}, {}
-}`.
+item, and the `type:version` strings that became ready. An item whose instance can't be read answers
+`{'DAMAGED'}`; other items notice nothing of it. A slot that is moving answers `{ 0, {{'MOVING'}}, {} }`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from pawl_server.store.errors import ScriptFailed, StoreMoving
+from pawl_server.store.errors import ScriptFailed, StoreDamaged, StoreMoving
 
 R = TypeVar("R")
 
@@ -55,6 +55,7 @@ class Result(NamedTuple, Generic[R]):
 
     now_ms: int
     replies: list[R]
+    """In a list of several items, one whose instance is damaged has a StoreDamaged in place of its reply."""
     ready: list[str]
 
 
@@ -63,8 +64,8 @@ def decode_result(
 ) -> Result[R]:
     """Turns a raw answer into a `Result`; `words` maps each reply word to the maker of its tuple.
 
-    A maker receives the whole reply array, the word included. Raises StoreMoving for a slot that moves and
-    ScriptFailed for a word the caller does not know.
+    A maker receives the whole reply array, the word included. Raises StoreMoving for a slot that moves,
+    StoreDamaged if the only item is of a damaged instance, ScriptFailed for a word the caller does not know.
     """
     now_ms, replies, ready = raw
     try:
@@ -72,5 +73,21 @@ def decode_result(
     except KeyError as unknown:
         if now_ms == 0 and replies and replies[0][0] == b"MOVING":
             raise StoreMoving(f"{script}: the partition's slot is moving") from None
+        if unknown.args[0] == b"DAMAGED":
+            return _with_damaged(script, raw, words)
         raise ScriptFailed(script, f"unknown reply word {unknown.args[0]!r}") from None
+    return Result(now_ms, decoded, [entry.decode() for entry in ready])
+
+
+def _with_damaged(
+    script: str, raw: Sequence[Any], words: Mapping[bytes, Callable[[Sequence[Any]], R]]
+) -> Result[R]:
+    damaged = StoreDamaged(f"{script}: what is stored of the instance can't be read")
+    now_ms, replies, ready = raw
+    if len(replies) == 1:
+        raise damaged
+    sound = iter(
+        decode_result(script, (now_ms, [r for r in replies if r[0] != b"DAMAGED"], ready), words).replies
+    )
+    decoded: list[Any] = [damaged if reply[0] == b"DAMAGED" else next(sound) for reply in replies]
     return Result(now_ms, decoded, [entry.decode() for entry in ready])

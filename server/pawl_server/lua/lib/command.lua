@@ -33,7 +33,7 @@ end
 -- nil if the command is to be applied; otherwise the reply, and for a repeated finish its receipt.
 local function command_check(u, inc, turn, fence, n, digest)
   if not u then
-    return { 'NOT_FOUND' }
+    return unit_absent()
   end
   local r = u.r
   if r[INC] ~= inc or turn > r[HEAD] then

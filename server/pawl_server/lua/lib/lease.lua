@@ -66,7 +66,7 @@ end
 -- Whether the lease named by the caller is current. nil if it is; otherwise the reply.
 local function lease_check(u, inc, turn, fence)
   if not u then
-    return { 'NOT_FOUND' }
+    return unit_absent()
   end
   local r = u.r
   if r[INC] ~= inc then

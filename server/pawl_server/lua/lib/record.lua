@@ -44,12 +44,21 @@ local LAST_FIELD = 36
 
 local ENDINGS = { 'completed', 'failed', 'released', 'expired', 'lost', 'returned' }
 
-local function record_unpack(raw)
+local function record_read(raw)
   local r = cmsgpack.unpack(raw)
+  if r[VERSION] ~= 1 or type(r[SEQ]) ~= 'number' then
+    error('not a record')
+  end
   for i = #r + 1, LAST_FIELD do
     r[i] = 0
   end
   return r
+end
+
+-- The record, or nil for one that can't be read.
+local function record_unpack(raw)
+  local ok, r = pcall(record_read, raw)
+  return ok and r or nil
 end
 
 local function record_pack(r)

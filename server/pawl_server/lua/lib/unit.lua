@@ -3,6 +3,7 @@
 -- two is unit_commit() of commit.lua.
 
 local UNITS = {} -- id -> unit
+local MISSING = { damaged = false } -- whether the instance asked for last is there, but can't be read
 local ORDER = {} -- units in order of loading
 local READY = {} -- type:version -> ready set overlay, see ready.lua
 local DUE = {} -- member -> engine ms, or false to remove
@@ -16,6 +17,7 @@ local WAIT_MS = 5000
 local function unit_load(id, ...)
   local u = UNITS[id]
   if u then
+    MISSING.damaged = u.damaged
     return u.r and u or nil
   end
   local key = T .. 'i:' .. id
@@ -27,12 +29,19 @@ local function unit_load(id, ...)
   for i = 1, select('#', ...) do
     cache[select(i, ...)] = v[i + 2]
   end
-  if not v[1] then
-    return nil
-  end
-  u.r = record_unpack(v[1])
+  u.r = v[1] and v[2] and record_unpack(v[1]) or nil
+  u.damaged = not u.r and (v[1] or v[2]) and true or false
   u.tv = v[2]
-  return u
+  MISSING.damaged = u.damaged
+  return u.r and u or nil
+end
+
+-- The reply for an instance that could not be loaded. A damaged one is never taken for an absent one, and stops no other.
+local function unit_absent()
+  if MISSING.damaged then
+    return { 'DAMAGED' }
+  end
+  return { 'NOT_FOUND' }
 end
 
 -- One field as the script sees it: prepared writes first.

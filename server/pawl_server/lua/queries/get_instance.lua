@@ -13,6 +13,6 @@ local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
   local u = view_load(now, id, 's', 'o')
-  replies[#replies + 1] = u and { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), unit_get(u, 's') or '' } or { 'NOT_FOUND' }
+  replies[#replies + 1] = u and { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), unit_get(u, 's') or '' } or unit_absent()
 end
 return { now, replies, {} }

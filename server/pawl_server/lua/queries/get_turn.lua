@@ -15,7 +15,7 @@ local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
   local u = view_load(now, id, 'o')
-  local reply = { 'NOT_FOUND' }
+  local reply = u and { 'NOT_FOUND' } or unit_absent()
   if u and turn >= 1 and turn <= u.r[TAIL] then
     local view = view_turn(u, turn, payloads)
     reply = view and { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), view } or { 'PRUNED' }

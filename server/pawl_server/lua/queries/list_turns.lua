@@ -15,7 +15,7 @@
 local now = meta_load(now_ms)
 local u = view_load(now, id, 'o')
 if not u then
-  return { now, { { 'NOT_FOUND' } }, {} }
+  return { now, { unit_absent() }, {} }
 end
 local turn = u.r[TAIL]
 if before > 0 and before <= turn then

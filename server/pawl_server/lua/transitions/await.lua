@@ -15,7 +15,9 @@ for at = FIRST, LAST, STRIDE do
   --!item
   local u = settled_load(now, server, id, 'a')
   local reply
-  if not u or turn > u.r[TAIL] or turn < 1 then
+  if not u then
+    reply = unit_absent()
+  elseif turn > u.r[TAIL] or turn < 1 then
     reply = { 'NOT_FOUND' }
   elseif turn < u.r[HEAD] or (turn == u.r[HEAD] and u.r[STATE] == FAILED) then
     reply = { 'DONE' }

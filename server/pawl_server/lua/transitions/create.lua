@@ -27,6 +27,8 @@ for at = FIRST, LAST, STRIDE do
     else
       replies[#replies + 1] = { 'BODY_CONFLICT', u.tv }
     end
+  elseif MISSING.damaged then
+    replies[#replies + 1] = { 'DAMAGED' }
   elseif data_bytes(state) > max_state then
     replies[#replies + 1] = over('state_bytes', data_bytes(state), max_state)
   else

@@ -13,6 +13,9 @@
 -- @spec  R-EXPIRE-1, R-EXPIRE-2, R-EXPIRE-3, R-EXPIRE-4
 --!include expire history commit
 
+-- Timers of an instance that can't be read are looked at again after this time.
+local DAMAGED_MS = 60000
+
 local now = meta_load(now_ms)
 local entries = redis.call('ZRANGEBYSCORE', T .. 'due', '-inf', now, 'LIMIT', 0, limit)
 local replies = {}
@@ -21,7 +24,7 @@ for i = 1, #entries do
   local u = settled_load(now, server, id)
   local reply
   if not u then
-    DUE[entries[i]] = false
+    DUE[entries[i]] = MISSING.damaged and now + DAMAGED_MS
     reply = { 'STALE', kind, id }
   elseif kind == 'lease' then
     reply = expire_lease(u, now, server)

@@ -49,8 +49,8 @@ for at = FIRST, LAST, STRIDE do
   local reply
   if turn then
     reply = repeated(u, turn, digest)
-  elseif not u and not create then
-    reply = { 'NOT_FOUND' }
+  elseif not u and (MISSING.damaged or not create) then
+    reply = unit_absent()
   elseif u and create and (u.tv ~= type .. ':' .. version) then
     reply = { 'BODY_CONFLICT', 'create_if_absent' }
   elseif data_bytes(message) > max_message then

@@ -15,6 +15,6 @@ local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
   local u = settled_load(now, server, id)
-  replies[#replies + 1] = u and { 'OK', u.r[STATE] } or { 'NOT_FOUND' }
+  replies[#replies + 1] = u and { 'OK', u.r[STATE] } or unit_absent()
 end
 return { now, replies, unit_commit(server) }

@@ -49,8 +49,11 @@ for i = 1, #page[2] do
   local id = page[2][i]
   local u = settled_load(now, server, id)
   if not u or u.r[PENDING] == 0 then
-    BUSY[id] = false
-    repaired = repaired + 1
+    -- A damaged instance stays where it is found.
+    if not MISSING.damaged then
+      BUSY[id] = false
+      repaired = repaired + 1
+    end
   else
     local run = u.r[CONN] ~= 0 and string.match(u.r[CONN], '^[^.]*')
     if dead ~= '' and u.r[STATE] == RUNNING and run and string.find(',' .. dead .. ',', ',' .. run .. ',', 1, true) then

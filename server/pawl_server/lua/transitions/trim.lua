@@ -19,7 +19,7 @@ for at = FIRST, LAST, STRIDE do
     history_arm(u, now)
     replies[#replies + 1] = { 'OK', trimmed, history_next(u, now) or 0 }
   else
-    replies[#replies + 1] = { 'NOT_FOUND' }
+    replies[#replies + 1] = unit_absent()
   end
 end
 return { now, replies, unit_commit(server) }

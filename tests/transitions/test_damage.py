@@ -1,0 +1,69 @@
+"""A record that can't be read: it is never taken for an absent one, and it stops no other instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pawl_server.store.errors import StoreDamaged
+from tests.support.driver import Driver
+
+BAD = ["not packed", b"\x01", b"\x93\x01\x00\x01", b"\x9a\x02\x00\x01\x01\x01\x01\x01\x01\x00\x02", ""]
+
+
+@pytest.fixture(params=BAD, ids=range(len(BAD)))
+def damaged(driver: Driver, request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """Instances a, b and c, each with a message; the record of b is damaged until the test is over."""
+    for name in ("a", "b", "c"):
+        driver.send(name)
+    key = f"{driver.tag}i:b"
+    good = driver.redis.call("HGET", key, "r")
+    driver.redis.call("HSET", key, "r", request.param)
+    yield driver
+    driver.redis.call("HSET", key, "r", good)
+    driver.redis.call("ZREM", f"{driver.tag}due", "lease:b")
+    driver.call("sweep", limit=100)
+
+
+@pytest.mark.spec("R-DAMAGE-1")
+def test_others_in_a_list_get_their_answers(damaged: Driver) -> None:
+    items = [damaged.message(name, b"2") for name in ("a", "b", "c")]
+    first, bad, last = damaged.call("send", items=items).replies
+    assert isinstance(bad, StoreDamaged)
+    assert [reply.turn for reply in (first, last)] == [2, 2]
+    found = damaged.call("get_instance", items=[{"id": "a"}, {"id": "b"}, {"id": "nobody"}]).replies
+    assert [isinstance(reply, StoreDamaged) for reply in found] == [False, True, False]
+    assert found[2].word == "NOT_FOUND"
+
+
+@pytest.mark.spec("R-DAMAGE-1")
+def test_it_is_never_made_anew(damaged: Driver) -> None:
+    before = damaged.redis.call("HGETALL", f"{damaged.tag}i:b")
+    for call in (lambda: damaged.create("b"), lambda: damaged.send("b"), lambda: damaged.get("b")):
+        with pytest.raises(StoreDamaged):
+            call()
+    assert damaged.redis.call("HGETALL", f"{damaged.tag}i:b") == before
+
+
+@pytest.mark.spec("R-DAMAGE-1")
+def test_heads_behind_it_are_claimed(damaged: Driver) -> None:
+    assert [held.view.instance_id for held in damaged.claim(3)] == ["a", "c"]
+
+
+@pytest.mark.spec("R-DAMAGE-1")
+def test_its_timers_hold_up_no_others(damaged: Driver) -> None:
+    damaged.redis.call("ZADD", f"{damaged.tag}due", 1, "lease:b")
+    [held, _] = damaged.claim(2)
+    held.fail(delay_ms=1_000)
+    damaged.later(1_000)
+    assert [(reply.word, reply.id) for reply in damaged.expire()] == [("STALE", "b"), ("FIRED", "a")]
+    assert damaged.due()["lease:b"] == damaged.now + 60_000
+
+
+@pytest.mark.spec("R-DAMAGE-1")
+def test_the_sweep_goes_on_and_leaves_it_where_it_is(damaged: Driver) -> None:
+    damaged.redis.call("DEL", f"{damaged.tag}ready:t:v1:0")
+    [reply] = damaged.call("sweep", limit=100).replies
+    assert (reply.scanned, reply.repaired) == (3, 2)
+    assert damaged.redis.call("SISMEMBER", f"{damaged.tag}busy", "b")
