@@ -59,6 +59,7 @@ class Turn:
     failures: int = 0
     lost: int = 0
     deliveries: int = 0
+    releases: int = 0
     lease: Lease | None = None
     previous: Lease | None = None
     deadline: int = 0
@@ -357,7 +358,8 @@ class Reference:
             return reply
         one, turn, at = held
         self._end(turn, "released")
-        self._again(one, turn, 0)
+        turn.releases += 1
+        self._again(one, turn, 1_000 if turn.releases > 10 else 0)
         one.events.append("TURN_RELEASED")
         return self._applied(at, n, digest, "OK")
 

@@ -248,9 +248,11 @@ class Machine(RuleBasedStateMachine):
     def fail(self, which: int, skew: int, delay_ms: int, final: bool, fault: str) -> None:
         self.command("fail", which, skew, fault, reason="ERROR", delay_ms=delay_ms, final=final)
 
-    @rule(which=leases, skew=skews, fault=faults)
-    def release(self, which: int, skew: int, fault: str) -> None:
-        self.command("release", which, skew, fault)
+    @rule(which=leases, skew=skews, count=st.sampled_from([1, 1, 1, 6]), fault=faults)
+    def release(self, which: int, skew: int, count: int, fault: str) -> None:
+        for _ in range(count):
+            self.command("release", which, skew, fault)
+            self.claim("t:v1", 3, "s1.1.1")
 
     @precondition(lambda self: self.calls)
     @rule(which=st.integers(0, 30))
