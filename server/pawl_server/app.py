@@ -42,9 +42,12 @@ TYPE_SYNC_S = 60.0
 class Handle:
     """A running server. `settings` has the port that was taken, `address` is what clients connect to."""
 
-    def __init__(self, settings: Settings, engine: Engine, gate: Gate, stack: AsyncExitStack) -> None:
+    def __init__(
+        self, settings: Settings, engine: Engine, delivery: Delivery, gate: Gate, stack: AsyncExitStack
+    ) -> None:
         self.settings = settings
         self.engine = engine
+        self.delivery = delivery
         self.gate = gate
         self.address = engine.address
         self._stack = stack
@@ -97,7 +100,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Handle:
     await rpc.start(engine, gate, [(service(worker_service_pb2, "WorkerService"), workers)])
     stack.push_async_callback(_drain, settings, rpc, engine, delivery)
     _announce(engine, embedded)
-    return Handle(settings, engine, gate, stack)
+    return Handle(settings, engine, delivery, gate, stack)
 
 
 async def _drain(settings: Settings, rpc: RpcServer, engine: Engine, delivery: Delivery) -> None:

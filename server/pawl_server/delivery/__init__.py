@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery.dispatcher import Dispatcher
 from pawl_server.delivery.hello import read_hello, server_hello
-from pawl_server.delivery.sessions import Hello, WorkSession, silent
+from pawl_server.delivery.sessions import Hello, WorkSession, deaf, silent
 from pawl_server.delivery.wakeups import Wakeups
 from pawl_server.domain.errors import Reason, Refused
 from pawl_server.domain.lease import Lease
@@ -34,6 +34,7 @@ __all__ = ["Delivery", "WorkSession", "read_hello"]
 log = logging.getLogger(__name__)
 
 SILENT_INTERVALS = 3
+HEARD_INTERVALS = 1.25
 WATCH_S = 0.25
 GRACE_MIN_S, GRACE_MAX_S, GRACE_STORM_S = 0.3, 5.0, 10.0
 RTT_UNKNOWN_S = 0.05
@@ -220,12 +221,22 @@ class Delivery:
                     log.exception("stream %s", session.conn)
 
     def _look_after(self, session: WorkSession, now: float, interval: float, responsive_s: float) -> None:
+        if session.choked:
+            if session.blocked and now - session.write_began > SILENT_INTERVALS * interval:
+                log.info("stream %s does not read", session.conn)
+                session.stop(deaf(SILENT_INTERVALS))
+                return
+            session.heard_at = now  # it is this server that does not listen
         if now - session.heard_at > SILENT_INTERVALS * interval and responsive_s > interval:
             log.info("stream %s said nothing for %.1f s", session.conn, now - session.heard_at)
             session.stop(silent(SILENT_INTERVALS))
             return
         if now - session.sent_at >= interval and session.outbox.empty:
             session.beat()
-        due = session.held.due(now)
-        if due:
-            session.renew(due)
+        if session.draining and not session.busy:
+            session.finish()
+        # A worker that skips its beats is not kept alive: short leases end before the stream does.
+        if now - session.heard_at <= HEARD_INTERVALS * interval or responsive_s <= interval:
+            due = session.held.due(now)
+            if due:
+                session.renew(due)

@@ -23,10 +23,15 @@ RIDES_IN_A_ROW = 8
 
 
 class Commanding:
-    """Applies commands. `pending` counts those not answered yet, `leaving` finishes that are not sent yet."""
+    """Applies commands.
+
+    `pending` counts those not answered yet, `stacked` those of them that wait behind another one of their
+    lease, `leaving` finishes that are not sent yet.
+    """
 
     def __init__(self, session: WorkSession, delivery: Delivery) -> None:
         self.pending = 0
+        self.stacked = 0
         self.leaving = 0
         self._session = session
         self._outbox = session.outbox
@@ -56,6 +61,7 @@ class Commanding:
                 if state.queue is None:
                     state.queue = deque()
                 state.queue.append(command)
+                self.stacked += 1
             else:
                 self._start(state, command)
 
@@ -80,7 +86,7 @@ class Commanding:
             self._settle(state)
             return
         if not state.accepted and state.held:
-            state.accept(self._session.heard_at + self._held.write_s)
+            state.accept(self._session.heard_at + self._held.write_in(state))
 
     def _send(self, state: LeaseState, n: int, command: pb.Command) -> None:
         """Queues a command for the end of the tick; raises Refused if it can't be applied."""
@@ -211,6 +217,7 @@ class Commanding:
         if over:
             self._held.over(state)
         if state.queue:
+            self.stacked -= 1
             self._start(state, state.queue.popleft())
         else:
             self._settle(state)
@@ -236,6 +243,7 @@ class Commanding:
     def _refuse_queue(self, state: LeaseState, last: int) -> None:
         """What waits behind a command that was not applied is not applied either."""
         queue, state.queue = state.queue, None
+        self.stacked -= len(queue or ())
         for command in queue or ():
             gap = Refused(Reason.GAP, f"command {last + 1} was not applied", {"last": str(max(last, 0))})
             self._refuse(state.key, command.n, gap)

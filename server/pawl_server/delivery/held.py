@@ -20,18 +20,22 @@ class LeaseState:
 
     `held` is false for a lease that a command named although the stream does not have it. `accepted` says
     that the worker has it, `renew_at` when the next renewal is due. `command` is the number of the command
-    that is unanswered, `queue` what waits behind it. `ride` is that of the finish under way.
+    that is unanswered, `queue` what waits behind it. `ride` is that of the finish under way. `term_s` is how
+    long the store keeps the lease after a sign of life.
     """
 
     __slots__ = (
-        "accepted", "command", "held", "key", "lease", "missed", "queue", "renew_at", "ride", "tv",
+        "accepted", "command", "held", "key", "lease", "missed", "queue", "renew_at", "ride", "term_s", "tv",
     )  # fmt: skip
 
-    def __init__(self, key: bytes, lease: Lease, tv: str = "", held: bool = True) -> None:
+    def __init__(
+        self, key: bytes, lease: Lease, tv: str = "", held: bool = True, term_s: float = math.inf
+    ) -> None:
         self.key = key
         self.lease = lease
         self.tv = tv
         self.held = held
+        self.term_s = term_s
         self.accepted = False
         self.renew_at = math.inf
         self.missed = 0
@@ -66,6 +70,10 @@ class Held:
         self._recent: set[bytes] = set()
         self._older: set[bytes] = set()
 
+    def write_in(self, state: LeaseState) -> float:
+        """In how many seconds an acceptance is to be written: in time for a short lease, too."""
+        return min(self.write_s, state.term_s / 3)
+
     def add(self, state: LeaseState) -> None:
         """Takes in a lease."""
         self.states[state.key] = state
@@ -78,12 +86,11 @@ class Held:
     def accept_through(self, frame: int, now: float) -> None:
         """Everything up to `frame` was received."""
         waiting = self._unaccepted
-        renew_at = now + self.write_s
         while waiting and waiting[0][0] <= frame:
             state = waiting.popleft()[1]
             if not state.accepted:
                 state.accepted = True
-                state.renew_at = renew_at
+                state.renew_at = now + self.write_in(state)
 
     def unsent(self, taken: int) -> list[LeaseState]:
         """Leases of turns whose frame is above `taken`: nobody can have received them."""
@@ -118,7 +125,7 @@ class Held:
                 if key not in recent and key not in older:
                     unknown.append(key)
             elif not state.accepted:
-                state.accept(now + self.write_s)
+                state.accept(now + self.write_in(state))
         missing = []
         for state in states.values():
             if state.key in named or not state.held or not state.accepted or state.command:

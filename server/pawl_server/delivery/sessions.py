@@ -21,6 +21,7 @@ from pawl_server.domain.lease import Lease
 from pawl_server.domain.limits import CREDITS, FRAME_ITEMS
 from pawl_server.engine.refusals import refused
 from pawl_server.store import records, scripts_gen
+from pawl_server.store.errors import StoreDamaged
 
 if TYPE_CHECKING:
     from pawl_server.delivery import Delivery
@@ -32,6 +33,9 @@ OUT_TURNS = 256
 """More bytes or turns than that waiting to be sent, and the stream is given no turns."""
 BLOCKED_S = 0.25
 """A stream whose write takes longer is given no turns meanwhile."""
+PENDING_MAX, STACKED_MAX, ADOPTING_MAX = 1_024, 256, 1_024
+"""More unanswered commands, commands behind others of their lease, or adoptions, and no frame is taken in."""
+BEAT_LEASES_MAX = 20_000
 ADOPT_AGAIN_S = 0.5
 ACCEPT_WITHIN_S = 1.0
 """How long an acceptance may be known to this server only, and never long against the delivery timeout."""
@@ -81,7 +85,9 @@ class WorkSession:
         self._beat_seen = 0
         self._probe: tuple[int, float] | None = None
         self._adopting: dict[bytes, Lease] = {}
+        self._beat_leases: list[bytes] = []
         self._waiter: asyncio.Future[None] | None = None
+        self._reader: asyncio.Future[None] | None = None
         self.commands = Commanding(self, delivery)
 
     # Credits
@@ -105,9 +111,40 @@ class WorkSession:
         return max(0, room - self.commands.leaving) if room else 0
 
     @property
+    def busy(self) -> bool:
+        """Whether the worker holds a turn here, or waits for an answer."""
+        return (
+            self.commands.pending > 0
+            or bool(self._adopting)
+            or any(s.held for s in self.held.states.values())
+        )
+
+    @property
     def blocked(self) -> bool:
         """Whether the worker does not read what is sent."""
         return self.write_began > 0 and self._loop.time() - self.write_began > BLOCKED_S
+
+    @property
+    def choked(self) -> bool:
+        """Whether answers have to leave or arrive first: until then frames wait in the transport."""
+        commands = self.commands
+        return (
+            commands.pending >= PENDING_MAX
+            or commands.stacked >= STACKED_MAX
+            or self.outbox.bytes > 2 * OUT_BYTES
+            or len(self._adopting) >= ADOPTING_MAX
+        )
+
+    async def relieved(self) -> None:
+        """Returns once the next frame can be taken in."""
+        while self.choked:
+            self._reader = self._loop.create_future()
+            await self._reader
+        self._reader = None
+
+    def _relieve(self) -> None:
+        if self._reader is not None and not self._reader.done() and not self.choked:
+            self._reader.set_result(None)
 
     def _credit(self, total: int) -> None:
         if total < self.credits_total:
@@ -160,8 +197,16 @@ class WorkSession:
                 self.rtt_s = sample if self.rtt_s is None else min(sample, self.rtt_s)
 
     def _beat(self, beat: pb.Beat, now: float) -> None:
+        leases: Sequence[bytes] = beat.leases
+        if beat.partial or self._beat_leases:
+            self._beat_leases.extend(leases)
+            if len(self._beat_leases) > BEAT_LEASES_MAX:
+                raise InvalidField("beat.leases", f"has more than {BEAT_LEASES_MAX} entries in all")
+            if beat.partial:
+                return
+            leases, self._beat_leases = self._beat_leases, []
         self._beat_seen = beat.number
-        unknown, missing = self.held.beat(beat.leases, now)
+        unknown, missing = self.held.beat(leases, now)
         if missing:
             log.info("stream %s: %d leases missing from three beats", self.conn, len(missing))
             for state in missing:
@@ -197,7 +242,7 @@ class WorkSession:
             return
         turn, frame = self.outbox.turn(size)
         fill_turn(turn, key, claimed, self._namespace)
-        self.held.deliver(LeaseState(key, lease, claimed.tv), frame)
+        self.held.deliver(LeaseState(key, lease, claimed.tv, term_s=claimed.lease_ms / 1000), frame)
         self.delivered += 1
         self.wake()
 
@@ -222,7 +267,8 @@ class WorkSession:
 
     def _adopted(self, key: bytes, reply: Any, _: int) -> None:
         lease = self._adopting.pop(key)
-        if isinstance(reply, Exception):
+        if isinstance(reply, Exception) and not isinstance(reply, StoreDamaged):
+            self._relieve()
             if not self.closed:
                 self._loop.call_later(ADOPT_AGAIN_S, self.adopt, [(key, lease)])
             return
@@ -276,6 +322,8 @@ class WorkSession:
         """Something waits to be sent, or the stream may be finished."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+        if self._reader is not None:
+            self._relieve()
 
     async def next_frame(self) -> pb.WorkResponse | None:
         """The next frame to send; None once the stream is finished."""
@@ -295,6 +343,8 @@ class WorkSession:
     def written(self) -> None:
         """The frame taken last was accepted by the transport."""
         self.write_began = 0.0
+        if self._reader is not None:
+            self._relieve()
         if self.starved:
             self.starved = False
             self._delivery.dispatcher.offer(self)
@@ -330,6 +380,11 @@ class WorkSession:
             self._give_back(state.lease)
         left = [state for state in self.held.states.values() if state.held and not state.command]
         self._delivery.closed(self, [(state.lease, state.accepted) for state in left])
+
+
+def deaf(intervals: int) -> Refused:
+    """Why a stream that reads nothing is ended."""
+    return Refused(Reason.OVERLOADED, f"nothing was read for {intervals} beat intervals while answers waited")
 
 
 def silent(intervals: int) -> Refused:

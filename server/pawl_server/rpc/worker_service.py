@@ -90,6 +90,8 @@ class WorkerService:
     async def _read(session: WorkSession, context: Context) -> None:
         """Takes frames in until the worker's side ends. Raises InvalidField."""
         while True:
+            if session.choked:
+                await session.relieved()
             frame = await context.read()
             if frame is grpc.aio.EOF:
                 session.finish()

@@ -23,6 +23,8 @@ log = logging.getLogger("pawl.worker")
 
 MAX_ITEMS = 256
 MAX_BYTES = 256 * 1024
+BEAT_LEASES = 2_000
+"""Leases of a beat in one frame: with the longest ids they take some 300 KiB."""
 DEFAULT_BEAT = 2.0
 MAX_SILENT_BEATS = 3
 
@@ -74,6 +76,7 @@ class WorkStream:
         self._beat_interval = DEFAULT_BEAT
         self._beat_number = 0
         self._beat_due = False
+        self._beat_leases: list[bytes] = []
         self._next_beat = 0.0
         self._beat_timer: asyncio.TimerHandle | None = None
         self._silent = 0
@@ -149,11 +152,22 @@ class WorkStream:
         if self._beat_due:
             self._beat_due = False
             self._beat_number += 1
-            frame.beat.number = self._beat_number
-            frame.beat.leases.extend(self._receiver.leases_on(self))
+            self._beat_leases = self._receiver.leases_on(self)
+            self._add_beat(frame)
+        elif self._beat_leases:
+            self._add_beat(frame)
         if self._ending and not self._out:
             frame.end = True
         return frame
+
+    def _add_beat(self, frame: WorkRequest) -> None:
+        """The next part of a beat; all leases of a worker may not fit into one frame."""
+        part, self._beat_leases = self._beat_leases[:BEAT_LEASES], self._beat_leases[BEAT_LEASES:]
+        frame.beat.number = self._beat_number
+        frame.beat.leases.extend(part)
+        if self._beat_leases:
+            frame.beat.partial = True
+            self._dirty = True
 
     def _add_commands(self, frame: WorkRequest) -> None:
         count = size = 0

@@ -202,8 +202,13 @@ class Beat(_message.Message):
 
     NUMBER_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
+    PARTIAL_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Rises with each beat of the stream; the server's beat repeats the last one it saw."""
+    partial: _builtins.bool
+    """True if more leases of the same beat follow with the next frame, because all of them do not fit into one. At most
+    20,000 in all.
+    """
     @_builtins.property
     def leases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Leases that the worker holds on this stream, all of them. A lease the server believes accepted that is missing from
@@ -215,10 +220,11 @@ class Beat(_message.Message):
         *,
         number: _builtins.int = ...,
         leases: _abc.Iterable[_builtins.bytes] | None = ...,
+        partial: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leases", b"leases", "number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leases", b"leases", "number", b"number", "partial", b"partial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
