@@ -56,7 +56,9 @@ async def test_a_worker_that_sends_and_never_reads_is_read_no_further_and_ended(
     [session] = sessions.values()
     await wait_until(lambda: session.closed)
     assert session.outbox.bytes < 8 * OUT_BYTES
-    assert session.end.result().reason == "OVERLOADED"
+    why = session.end.result()
+    assert why is not None
+    assert why.reason == "OVERLOADED"
     # The status can't overtake the frame that is stuck: gRPC says INTERNAL for it.
     with pytest.raises(grpc.aio.AioRpcError):
         await read_to_the_end(call)
