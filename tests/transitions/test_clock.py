@@ -271,6 +271,26 @@ def test_engine_time_never_goes_back_by_a_little(driver: Driver, real: RealTime,
     assert [held.view.instance_id for held in driver.claim(2)] == ["z", "a"]
 
 
+@pytest.mark.spec("R-CLOCK-2", "R-CLOCK-3")
+def test_seen_never_goes_back_by_a_little(driver: Driver, real: RealTime) -> None:
+    real.step(10)
+    real.beat()
+    seen = driver.meta("seen")
+    real.step(-300)
+    reply = real.beat("s2")
+    assert driver.meta("seen") >= seen
+    assert (reply.gap_ms >= 0, driver.meta("hold")) == (True, 0)
+
+
+@pytest.mark.spec("R-CLOCK-2")
+def test_a_step_that_was_taken_out_and_partly_given_back_is_no_step(driver: Driver, real: RealTime) -> None:
+    real.step(HOUR_MS)
+    seen = driver.meta("shift")
+    real.beat("s1", step_ms=HOUR_MS, shift_seen=seen)
+    driver.set_meta(shift=driver.meta("shift") - 100)
+    assert real.beat("s2", step_ms=HOUR_MS, shift_seen=seen).stepped == 0
+
+
 @pytest.mark.spec("R-CLOCK-1")
 def test_virtual_time_is_never_corrected(driver: Driver) -> None:
     assert driver.one("beat", server="s1", name="n").word == "OK"

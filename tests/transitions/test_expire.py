@@ -157,6 +157,21 @@ def test_the_limit_bounds_one_call_and_next_says_when_to_come_again(driver: Driv
     assert driver.due() == {}
 
 
+@pytest.mark.spec("R-EXPIRE-1")
+def test_next_counts_the_timers_that_this_call_sets(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=1_000)
+    for name in ("a", "b"):
+        driver.send(name)
+    first, second = driver.claim(2)
+    first.finish()
+    second.renew()
+    driver.later(1_000)
+    driver.redis.call("ZADD", f"{driver.tag}due", driver.now, "lease:b")
+    replies = driver.call("expire", limit=9).replies
+    assert [reply.word for reply in replies] == ["FIRED", "STALE", "NEXT"]
+    assert replies[-1].due_ms == driver.now + 59_000 == min(driver.due().values())
+
+
 @pytest.mark.parametrize(
     "member",
     ["lease:absent", "backoff:absent", "gc:absent", "lease:a", "backoff:a", "gc:a", "odd:a", "bogus"],

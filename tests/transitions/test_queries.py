@@ -101,6 +101,21 @@ def test_a_page_of_turns_is_cut_by_bytes_and_ends_at_the_oldest_receipt(driver: 
     assert listed(driver, before=99) == ([4], 0)
 
 
+@pytest.mark.spec("R-READ-3")
+def test_a_listing_reads_nothing_below_the_oldest_receipt(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=0)
+    for number in range(50):
+        driver.send("a", b"%d" % number)
+        driver.take().finish()
+    driver.later(900_000)
+    for _ in range(9):
+        driver.trim()
+    driver.send("a", b"last")
+    driver.count = True
+    assert listed(driver) == ([51], 0)
+    assert driver.commands["hmget"] <= 4
+
+
 def test_the_turns_of_an_absent_instance_are_not_found(driver: Driver) -> None:
     assert driver.call("list_turns", id="absent", limit=1).replies[0].word == "NOT_FOUND"
 
