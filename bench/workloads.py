@@ -229,19 +229,19 @@ async def w7(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
     times = []
     fleet.slots.set(GO, 1)
     for k in range(sizes.recoveries):
-        fleet.slots.set(WORKER + MARK, 0)
+        for index in (0, 1):
+            fleet.slots.set(WORKER * (index + 1) + MARK, 0)
         fleet.start_worker("first", index=0)
         await client.send(f"w7-{k}", {}, id="m", create=stuck)
         await _until(fleet, lambda: _worker(fleet, MARK) > 0)
-        if k == 0:
-            fleet.start_worker("second", index=1)
-            await asyncio.sleep(1.5)
-        fleet.slots.set(2 * WORKER + MARK, 0)
+        fleet.start_worker("second", index=1)
+        await asyncio.sleep(1.5)  # it starts and connects
         killed = time.monotonic()
         fleet.kill("first")
         await _until(fleet, lambda: _worker(fleet, MARK, 1) > 0)
         times.append(_worker(fleet, MARK, 1) - killed)
         await client.await_turn(f"w7-{k}", 1, wait=30)
+        fleet.kill("second")
     turns = await asyncio.gather(*(client.get_turn(f"w7-{k}", 1) for k in range(sizes.recoveries)))
     exact = all(len(turn.steps) == 2 and turn.attempt == 2 for turn in turns)
     return {"recovery_s": round(statistics.median(times), 3), "exact": exact}
