@@ -51,6 +51,7 @@ async def _admit(store: Store, sizes: Sizes, limits: Limits) -> None:
                     STATE,
                     0,
                     0,
+                    False,
                 )
             )
         calls = [

@@ -122,7 +122,9 @@ async def test_a_server_believed_dead_renews_what_its_workers_hold(api: Api, sto
 
 @pytest.mark.spec("R-EXPIRE-1")
 async def test_a_lease_ends_once_however_many_find_it_expired(engine: Engine) -> None:
-    await engine.inbox.send(SendItem("a", "m1", b"d", b"json\0x", b"", True, "t", "v1", b"d", b"", 1_000, 0))
+    await engine.inbox.send(
+        SendItem("a", "m1", b"d", b"json\0x", b"", True, "t", "v1", b"d", b"", 1_000, 0, False)
+    )
     hand = Hand(engine)
     claimed = await hand.claim("a")
     partition = engine.store.partition_of("a")
@@ -185,7 +187,7 @@ def _instance(instance_id: str) -> CreateItem:
 
 
 def _message(instance_id: str) -> SendItem:
-    return SendItem(instance_id, "m1", b"d", b"json\0x", b"", False, "", "", b"", b"", 0, 0)
+    return SendItem(instance_id, "m1", b"d", b"json\0x", b"", False, "", "", b"", b"", 0, 0, False)
 
 
 @pytest.mark.spec("R-CMD-2", "R-STORE-7")

@@ -18,7 +18,7 @@ async def send(engine: Engine, instance_id: str, count: int) -> None:
     """Creates an instance with `count` pending turns."""
     for at in range(count):
         await engine.inbox.send(
-            SendItem(instance_id, f"m{at}", b"d", b"json\0", b"", True, "t", "v1", b"d", b"", 0, 0)
+            SendItem(instance_id, f"m{at}", b"d", b"json\0", b"", True, "t", "v1", b"d", b"", 0, 0, False)
         )
 
 

@@ -35,7 +35,7 @@ async def create(engine: Engine, instance_id: str, workflow_type: str = "t") -> 
 async def send(engine: Engine, instance_id: str, message_id: str, message: bytes = b"json\0x") -> None:
     """Sends a message."""
     await engine.inbox.send(
-        SendItem(instance_id, message_id, b"d", message, b"", False, "", "", b"", b"", 0, 0)
+        SendItem(instance_id, message_id, b"d", message, b"", False, "", "", b"", b"", 0, 0, False)
     )
 
 

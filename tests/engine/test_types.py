@@ -29,7 +29,7 @@ async def test_settings_hold_in_every_partition(engine: Engine) -> None:
     hand = Hand(engine)
     for instance_id in ("a", "b", "c", "d"):
         await engine.inbox.send(
-            SendItem(instance_id, "m", b"d", b"json\0", b"", True, "t", "v1", b"d", b"", 0, 0)
+            SendItem(instance_id, "m", b"d", b"json\0", b"", True, "t", "v1", b"d", b"", 0, 0, False)
         )
         await hand.fail(instance_id, final=False)
         turn = await engine.turns.get(instance_id, 1)

@@ -167,7 +167,7 @@ class Reference:
             known = [turn for turn in one.turns[one.oldest - 1 :] if turn.message_id == message_id]
             if known:
                 same = known[0].digest == digest
-                ok = ("OK", known[0].number, one.inc, known[0].admitted)
+                ok = ("OK", known[0].number, one.inc, known[0].admitted, False)
                 return ok if same else ("BODY_CONFLICT", "message")
             if new["create"] and one.tv != f"{new['type']}:{new['version']}":
                 return ("BODY_CONFLICT", "create_if_absent")
@@ -178,7 +178,7 @@ class Reference:
             return ("NOT_FOUND",)
         else:
             one = self._born(id, f"{new['type']}:{new['version']}", new["create_digest"], b"")
-        return ("OK", self._admit(one, message_id, digest, message), one.inc, self.now)
+        return ("OK", self._admit(one, message_id, digest, message), one.inc, self.now, False)
 
     def _admit(self, one: Instance, message_id: str, digest: bytes, body: bytes) -> int:
         turn = Turn(len(one.turns) + 1, message_id, digest, body, self.now)

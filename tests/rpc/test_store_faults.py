@@ -109,6 +109,51 @@ async def test_a_silent_redis_during_calls(api: Api, proxy: FaultProxy, server: 
     assert sorted(turns) == list(range(1, 6)), "each is one turn, whether or not it had arrived"
 
 
+@pytest.mark.spec("R-STORE-7")
+async def test_a_silent_redis_is_told_before_the_callers_time_is_over(proxy: FaultProxy) -> None:
+    async with running(settings_for(proxy.url)) as server, Api(server.address) as api:
+        await api.create("a")
+        proxy.half_open()
+        proxy.refuse()
+        read = instances.GetInstanceRequest(instance_id="a")
+        send = messages.SendMessageRequest(instance_id="a", message_id="m", message=json("1"))
+        for call in (
+            api.instances.GetInstance(read, timeout=1.0),
+            api.messages.SendMessage(send, timeout=1.0),
+            api.messages.SendMessages(messages.SendMessagesRequest(messages=[send]), timeout=1.0),
+        ):
+            assert (await refusal_of(call)).reason == "STORE_UNAVAILABLE"
+        shown = await api.admin.GetServerInfo(admin.GetServerInfoRequest(), timeout=0.5)
+        assert (shown.server_run, shown.store_reachable) == (server.engine.server_run, False)
+
+
+@pytest.mark.spec("R-STORE-7")
+async def test_redis_that_has_been_away_is_told_at_once(api: Api, proxy: FaultProxy, server: Handle) -> None:
+    assert (await info(api)).store_reachable
+    await api.create("a")
+    proxy.refuse()
+    proxy.cut()
+    await wait_until(lambda: not server.engine.store.connected)
+    read = instances.GetInstanceRequest(instance_id="a")
+    problem = await refusal_of(api.instances.GetInstance(read))
+    assert problem.reason == "STORE_UNAVAILABLE"
+    began = time.monotonic()
+    for _ in range(20):
+        assert (await refusal_of(api.send("a", "m"))).reason == "STORE_UNAVAILABLE"
+        shown = await info(api)
+        assert (shown.store, shown.store_reachable) == (server.engine.store.store_name, False)
+    assert time.monotonic() - began < 5, "nobody waits for what has been away for long"
+
+
+async def test_a_wait_ends_before_the_callers_time_is_over(api: Api) -> None:
+    await api.create("a")
+    request = messages.SendMessageRequest(
+        instance_id="a", message_id="m", message=json("1"), wait=Duration(seconds=60)
+    )
+    sent = await api.messages.SendMessage(request, timeout=1.0)
+    assert sent.outcome.state == TurnState.TURN_STATE_QUEUED
+
+
 @pytest.mark.spec("R-STORE-4", "R-SEND-2")
 async def test_lost_replies_are_asked_for_again(api: Api, proxy: FaultProxy) -> None:
     await api.create("a")

@@ -237,3 +237,16 @@ def test_a_hint_without_use_is_passed_on_until_nobody_waits(driver: Driver) -> N
         assert [one.heard(), two.heard()] == [[], []]
         assert driver.head("a") == "QUEUED"
         assert f"waiting:{TV}" not in driver.state()
+
+
+@pytest.mark.spec("R-AWAIT-1")
+def test_a_sender_that_waits_is_noted_with_its_message(driver: Driver) -> None:
+    with listening(driver, "s1") as (one,):
+        as_server(driver, "s1")
+        assert driver.send("a", b"1", waits=True).noted
+        assert not driver.send("a", b"1", waits=True).noted, "a repeat has to ask how the turn stands"
+        assert not driver.send("a", b"2").noted
+        as_server(driver, "s2").take("a").finish()
+        assert one.heard() == ["done 1 a"]
+        driver.take("a").finish()
+        assert one.heard() == [], "any end uses the note up"

@@ -49,8 +49,10 @@ class Awaits:
         """Callers that wait now."""
         return sum(len(futures) for turns in self._waiting.values() for futures in turns.values())
 
-    async def wait(self, instance_id: str, turn: int, seconds: float) -> bool:
+    async def wait(self, instance_id: str, turn: int, seconds: float, *, noted: bool = False) -> bool:
         """Waits until the turn is finished or failed for good; False if `seconds` passed before.
+
+        With `noted` the store knows already that this server waits: that saves the first look.
 
         Raises NotFound for a turn that was never admitted, Refused(DRAINING) when the server stops, or a
         StoreError if the turn could not be looked at even once.
@@ -63,11 +65,13 @@ class Awaits:
         self._arm_poll()
         try:
             async with asyncio.timeout(seconds):
-                reply = await self._check(instance_id, turn)
-                if isinstance(reply, AwaitNotFound):
-                    raise NotFound("turn", f"{instance_id}/{turn}")
-                if not isinstance(reply, AwaitDone):
-                    await future
+                if not noted:
+                    reply = await self._check(instance_id, turn)
+                    if isinstance(reply, AwaitNotFound):
+                        raise NotFound("turn", f"{instance_id}/{turn}")
+                    if isinstance(reply, AwaitDone):
+                        return True
+                await future
                 return True
         except TimeoutError:
             return False

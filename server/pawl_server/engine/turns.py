@@ -86,11 +86,15 @@ class Turns:
         next_token = page_token(_KIND, instance_id, reply.next, record.incarnation) if reply.next else ""
         return turns, next_token
 
-    async def wait(self, instance_id: str, turn: int, incarnation: int, wait_ms: int) -> Turn:
+    async def wait(
+        self, instance_id: str, turn: int, incarnation: int, wait_ms: int, *, noted: bool = False
+    ) -> Turn:
         """Reads a turn, without its steps, once it is finished or failed for good or `wait_ms` have passed.
+
+        `noted` says that the turn was admitted just now, and the store knows that this server waits for it.
 
         Raises NotFound, Refused(PRUNED, DRAINING) or a StoreError.
         """
         if wait_ms > 0:
-            await self._engine.awaits.wait(instance_id, turn, wait_ms / 1000)
+            await self._engine.awaits.wait(instance_id, turn, wait_ms / 1000, noted=noted)
         return await self.get(instance_id, turn, incarnation, steps=False)

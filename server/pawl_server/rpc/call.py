@@ -23,6 +23,8 @@ P = TypeVar("P")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 DURABILITY = "pawl-durability"
+MARGIN_S = 0.5
+"""How long before the end of the caller's time a call is answered, at most a fifth of what it has left."""
 WAITERS_PER_CALL = 10
 
 
@@ -90,6 +92,12 @@ class Guarded(Protocol):
 Handler = Callable[[S, Q, Context], Awaitable[P]]
 
 
+def time_left(context: Context) -> float | None:
+    """Seconds in which a call must have its answer so that the caller still gets it; None without limit."""
+    left: float | None = context.time_remaining()  # pyright: ignore[reportUnknownMemberType]
+    return None if left is None else max(0.0, left - min(MARGIN_S, left / 5))
+
+
 def unary(
     *, sheds: bool = True, while_draining: bool = False
 ) -> Callable[[Handler[S, Q, P]], Handler[S, Q, P]]:
@@ -113,7 +121,10 @@ def unary(
                     raise request
                 gate.enter()
                 counted = True
-                return await handler(self, request, context)
+                async with asyncio.timeout(time_left(context)):
+                    return await handler(self, request, context)
+            except TimeoutError:
+                await abort(context, Refused(Reason.STORE_UNAVAILABLE, "the store did not answer in time"))
             except Exception as error:
                 await abort(context, error, where)
             finally:

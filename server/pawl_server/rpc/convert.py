@@ -90,7 +90,10 @@ def send_item(at: str, request: SendMessageRequest, limits: Limits) -> SendItem:
     if len(origin) > limits.origin_bytes:
         raise LimitExceeded("origin_bytes", len(origin), limits.origin_bytes)
     if not request.HasField("create_if_absent"):
-        return SendItem(instance_id, message_id, digest, message, origin, False, "", "", b"", b"", 0, 0)
+        waits = request.HasField("wait")
+        return SendItem(
+            instance_id, message_id, digest, message, origin, False, "", "", b"", b"", 0, 0, waits
+        )
     new = create_item(f"{at}create_if_absent.", instance_id, request.create_if_absent, limits)
     return SendItem(
         instance_id,
@@ -105,6 +108,7 @@ def send_item(at: str, request: SendMessageRequest, limits: Limits) -> SendItem:
         new.state,
         new.lease_ms,
         new.max_attempts,
+        request.HasField("wait"),
     )
 
 

@@ -11,7 +11,7 @@ from pawl_server.engine import Engine
 from pawl_server.engine.inbox import SendItem, SendOk
 from pawl_server.engine.problems import refusal
 from pawl_server.rpc import convert
-from pawl_server.rpc.call import Context, Gate, unary
+from pawl_server.rpc.call import MARGIN_S, Context, Gate, time_left, unary
 
 
 class MessageService:
@@ -30,8 +30,11 @@ class MessageService:
         sent = await engine.inbox.send(item)
         response = _sent(sent)
         if wait_ms >= 0:
+            wait_ms = _within(context, wait_ms)
             with self.gate.wait():
-                turn = await engine.turns.wait(item.id, sent.turn, sent.incarnation, wait_ms)
+                turn = await engine.turns.wait(
+                    item.id, sent.turn, sent.incarnation, wait_ms, noted=sent.noted
+                )
             response.outcome.CopyFrom(turn)
         return response
 
@@ -77,9 +80,16 @@ class MessageService:
             wait_ms = convert.wait_ms("wait", request.wait)
         if life:  # another life would never end the wait
             await self._engine.turns.get(instance_id, turn, life, steps=False)
+        wait_ms = _within(context, wait_ms)
         with self.gate.wait():
             found = await self._engine.turns.wait(instance_id, turn, life, wait_ms)
         return pb.AwaitTurnResponse(turn=found)
+
+
+def _within(context: Context, wait_ms: int) -> int:
+    """The wait, cut so that the caller gets the turn as it stands before its time is over."""
+    left = time_left(context)
+    return wait_ms if left is None else min(wait_ms, int(max(0.0, left - MARGIN_S) * 1000))
 
 
 def _sent(sent: SendOk) -> pb.SendMessageResponse:

@@ -1262,12 +1262,14 @@ class SendItem(NamedTuple):
     state: bytes  # initial state blob, if creating
     lease_ms: int  # lease override; 0 for the type's
     max_attempts: int  # attempts override; 0 for the type's
+    waits: bool  # whether the caller waits for the turn that the message becomes
 
 
 class SendOk(NamedTuple):
     turn: int
     incarnation: int
     admitted_ms: int
+    noted: bool
 
     word = "OK"
 
@@ -1292,7 +1294,7 @@ class SendLimitExceeded(NamedTuple):
 
 SendReply = SendOk | SendNotFound | SendBodyConflict | SendLimitExceeded
 _SEND_WORDS: dict[bytes, Callable[[Sequence[Any]], SendReply]] = {
-    b"OK": lambda r: SendOk(int(r[1]), int(r[2]), int(r[3])),
+    b"OK": lambda r: SendOk(int(r[1]), int(r[2]), int(r[3]), r[4] == 1),
     b"NOT_FOUND": lambda r: SendNotFound(),
     b"BODY_CONFLICT": lambda r: SendBodyConflict(r[1].decode()),
     b"LIMIT_EXCEEDED": lambda r: SendLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
@@ -1325,6 +1327,7 @@ def send_args(
             item.state,
             item.lease_ms,
             item.max_attempts,
+            int(item.waits),
         )
     return argv
 

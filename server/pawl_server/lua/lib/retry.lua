@@ -1,4 +1,4 @@
---!include lease
+--!include lease notes
 -- What happens after an attempt that did not complete.
 
 local MAX_LOST = 10
@@ -20,21 +20,6 @@ end
 local function failure_save(u, now, reason, message, details, final, truncated)
   local r = u.r
   unit_set(u, r[HEAD] .. '.f', cmsgpack.pack({ 1, r[ATTEMPT], now, reason, message, details, final, truncated }))
-end
-
-local function notify_awaiting(u, turn, server)
-  if not has_bit(u.r[FLAGS], 8) then
-    return
-  end
-  u.r[FLAGS] = u.r[FLAGS] - 8
-  local waiting = unit_get(u, 'a') or ''
-  for run in string.gmatch(waiting, '[^,]+') do
-    if run ~= server then
-      PUBLISH[#PUBLISH + 1] = run
-      PUBLISH[#PUBLISH + 1] = 'done ' .. turn .. ' ' .. u.id
-    end
-  end
-  unit_set(u, 'a', false)
 end
 
 -- The turn fails for good and blocks its inbox.

@@ -7,7 +7,7 @@
 -- @reply DONE | PENDING | NOT_FOUND
 -- @oom   allow
 -- @spec  R-AWAIT-1
---!include settle commit
+--!include settle notes commit
 
 local now = meta_load(now_ms)
 local replies = {}
@@ -22,14 +22,7 @@ for at = FIRST, LAST, STRIDE do
   elseif turn < u.r[HEAD] or (turn == u.r[HEAD] and u.r[STATE] == FAILED) then
     reply = { 'DONE' }
   else
-    local waiting = unit_get(u, 'a') or ''
-    if not string.find(',' .. waiting .. ',', ',' .. server .. ',', 1, true) then
-      unit_set(u, 'a', waiting == '' and server or waiting .. ',' .. server)
-      if not has_bit(u.r[FLAGS], 8) then
-        u.r[FLAGS] = u.r[FLAGS] + 8
-        unit_touch(u)
-      end
-    end
+    note_waiting(u, server)
     reply = { 'PENDING' }
   end
   replies[#replies + 1] = reply

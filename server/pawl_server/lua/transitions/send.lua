@@ -17,16 +17,17 @@
 -- @item  state         bytes  initial state blob, if creating
 -- @item  lease_ms      int    lease override; 0 for the type's
 -- @item  max_attempts  int    attempts override; 0 for the type's
+-- @item  waits         bool   whether the caller waits for the turn that the message becomes
 -- @to    QUEUED
--- @reply OK(turn int, incarnation int, admitted_ms int) | NOT_FOUND | BODY_CONFLICT(what str) | LIMIT_EXCEEDED(limit str, value int, max int)
+-- @reply OK(turn int, incarnation int, admitted_ms int, noted bool) | NOT_FOUND | BODY_CONFLICT(what str) | LIMIT_EXCEEDED(limit str, value int, max int)
 -- @emits CREATED, TURN_ADMITTED
 -- @oom   deny
 -- @spec  R-SEND-1, R-SEND-2, R-SEND-3, R-SEND-4
---!include born inbox limits settle receipt commit
+--!include born inbox limits settle receipt notes commit
 
 local now = meta_load(now_ms)
 
--- The answer that an earlier identical send got.
+-- The answer that an earlier identical send got; who waits for it has to ask how the turn stands.
 local function repeated(u, turn, digest)
   local raw = unit_get(u, turn .. '.m')
   local m = raw and cmsgpack.unpack(raw)
@@ -37,7 +38,7 @@ local function repeated(u, turn, digest)
   if m[3] ~= digest then
     return { 'BODY_CONFLICT', 'message' }
   end
-  return { 'OK', tonumber(turn), u.r[INC], m[6] }
+  return { 'OK', tonumber(turn), u.r[INC], m[6], 0 }
 end
 
 local replies = {}
@@ -64,7 +65,11 @@ for at = FIRST, LAST, STRIDE do
       u = born(id, now, type, version, create_digest, state, lease_ms, max_attempts)
       u.cache[known] = false
     end
-    reply = { 'OK', inbox_admit(u, now, server, message_id, digest, message, origin, 0, ''), u.r[INC], now }
+    local admitted = inbox_admit(u, now, server, message_id, digest, message, origin, 0, '')
+    if waits then
+      note_waiting(u, server)
+    end
+    reply = { 'OK', admitted, u.r[INC], now, waits and 1 or 0 }
   end
   replies[#replies + 1] = reply
 end
