@@ -12,7 +12,7 @@ KEY = "{test.00.a}meta"
 def script(name: str, body: str, *, priority: int = ADMISSION, flags: str = "") -> Script[Any]:
     """A script with shebang flags `flags`."""
     text = f"#!lua{f' flags={flags}' if flags else ''}\n{body}"
-    return Script(name, text, Script.sha_of(text), priority)
+    return Script(name, text, Script.sha_of(text), priority, "allow" if flags == "allow-oom" else "deny")
 
 
 ECHO = script("echo", "return {1, {{'OK', ARGV[1]}}, {}}", flags="no-writes")
@@ -32,6 +32,7 @@ redis.call('HSET', KEYS[1], 'receipt:' .. ARGV[1], turn)
 return {1, {{'OK', turn}}, {}}
 """,
     priority=URGENT,
+    flags="allow-oom",
 )
 """Advances a turn and keeps a receipt, as finish does: a repeat gets the first answer."""
 

@@ -223,6 +223,23 @@ async def test_calls_fail_at_their_deadline_while_redis_is_down(connect: Connect
 
 
 @pytest.mark.spec("R-STORE-7")
+async def test_a_lane_that_is_down_answers_who_waits_and_holds_what_ends_a_lease(connect: Connect) -> None:
+    with RedisServer(aof="always") as server:
+        lane = await connect(server.url, patience=0.05, backoff_max=0.06)
+        server.kill()
+        await wait_until(lambda: not lane.ready)
+        held = lane.call(ONCE, KEY, ["turn-1"])
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(lane.call(ADD, KEY, ["x"]), 5)
+        soon = lane.call(ADD, KEY, ["x"])
+        assert isinstance(soon.exception(), StoreUnavailable), "at once, once the lane was down for so long"
+        assert not held.done()
+        await asyncio.to_thread(server.start)
+        assert value(await held) == 1
+        assert value(await lane.call(ECHO, KEY, ["x"])) == b"x", "and again once it is connected"
+
+
+@pytest.mark.spec("R-STORE-7")
 async def test_kill_9_of_redis_loses_no_acknowledged_call(connect: Connect) -> None:
     with RedisServer(aof="always") as server:
         lane = await connect(server.url, backoff_max=0.06)

@@ -94,7 +94,7 @@ Handler = Callable[[S, Q, Context], Awaitable[P]]
 
 def time_left(context: Context) -> float | None:
     """Seconds in which a call must have its answer so that the caller still gets it; None without limit."""
-    left: float | None = context.time_remaining()  # pyright: ignore[reportUnknownMemberType]
+    left: float | None = context.time_remaining()
     return None if left is None else max(0.0, left - min(MARGIN_S, left / 5))
 
 

@@ -6,7 +6,9 @@ in order as they arrive. There is no task, lock or timer per call.
 
 When a connection ends, its unanswered calls may or may not have run. Each is sent once more on the next
 connection, if that one is ready before the call's deadline; scripts keep receipts, so that a repeat gets the
-first answer. Everything else fails with StoreUnavailable. A call is never answered by the reply of another:
+first answer. Everything else fails with StoreUnavailable. Once a lane was down for `patience`, calls that
+admit or read fail at once: their callers wait, and can be told. What ends or keeps a lease is held until its
+deadline. A call is never answered by the reply of another:
 replies belong to the connection that carried the call, and a connection that is given up is never read again.
 """
 
@@ -55,7 +57,8 @@ class LaneOptions:
 
     `call_timeout` is a call's whole life, `reply_timeout` the longest silence of a connection that owes
     replies before it is given up, `connect_timeout` the limit of one attempt to connect and set up.
-    `retry_unanswered` False fails unanswered calls at once.
+    `retry_unanswered` False fails unanswered calls at once. `patience` is how long a lane without connection
+    keeps calls that admit or read.
     """
 
     call_timeout: float = 10.0
@@ -63,6 +66,7 @@ class LaneOptions:
     connect_timeout: float = 5.0
     backoff_min: float = 0.05
     backoff_max: float = 1.0
+    patience: float = 1.0
     max_flights: int = 2
     max_flush_calls: int = 256
     max_flush_bytes: int = 1 << 20
@@ -115,6 +119,7 @@ class Lane:
         self._connecting: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] = self._loop.create_future()
         self._closed = False
+        self._down_since: float | None = None
 
     @property
     def ready(self) -> bool:
@@ -183,6 +188,9 @@ class Lane:
         call = Call(data, future, script, loop.time() + self._options.call_timeout)
         if self._closed:
             _fail(call, StoreUnavailable("the store is closed", maybe_applied=False))
+            return future
+        if self._down_since is not None and self._gives_up_at(call) <= loop.time():
+            _fail(call, self._away(call))
             return future
         self._queues[script.priority].append(call)
         self.metrics.calls += 1
@@ -289,6 +297,7 @@ class Lane:
                 _fail(call, error)
             return
         self._wire = None
+        self._down_since = self._loop.time()
         self.last_error = error
         self.metrics.resets += 1
         log.warning("lane %s: %s; %d calls unanswered", self.name, why, len(wire.unanswered))
@@ -334,19 +343,36 @@ class Lane:
         self.on_lost(wire, f"Redis was silent for {self._options.reply_timeout:g} s")
 
     def _arm_expiry(self) -> None:
-        if self._expiry is None and (heads := [queue[0].deadline for queue in self._queues if queue]):
-            self._expiry = self._loop.call_at(min(heads), self._expire)
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if any(self._queues):
+            ends = (self._gives_up_at(call) for queue in self._queues for call in queue)
+            self._expiry = self._loop.call_at(min(ends), self._expire)
+
+    def _gives_up_at(self, call: Call) -> float:
+        """When a call that finds no connection fails."""
+        if self._down_since is None or call.script is None or call.script.oom == "allow":
+            return call.deadline
+        return min(call.deadline, self._down_since + self._options.patience)
+
+    def _away(self, call: Call) -> StoreUnavailable:
+        return StoreUnavailable(f"no connection: {self.last_error}", maybe_applied=call.retried)
 
     def _expire(self) -> None:
-        """Fails the queued calls whose deadline is over while no connection is ready."""
+        """Fails the queued calls whose time is over while no connection is ready."""
         self._expiry = None
         if self._wire is not None:
             return
         now = self._loop.time()
         for queue in self._queues:
-            while queue and (queue[0].deadline <= now or queue[0].future.done()):
-                call = queue.popleft()
-                _fail(call, StoreUnavailable(f"no connection: {self.last_error}", maybe_applied=call.retried))
+            kept = [call for call in queue if not call.future.done()]
+            queue.clear()
+            for call in kept:
+                if self._gives_up_at(call) <= now:
+                    _fail(call, self._away(call))
+                else:
+                    queue.append(call)
         self._arm_expiry()
 
     # Connecting
@@ -371,6 +397,11 @@ class Lane:
             pause = min(pause * 2, options.backoff_max)
             await asyncio.sleep(random.uniform(options.backoff_min, pause))
         self._wire = wire
+        if self._down_since is not None:
+            # As loud as the line that told of the loss.
+            away = self._loop.time() - self._down_since
+            log.warning("lane %s: connected again after %.1f s", self.name, away)
+            self._down_since = None
         self.last_error = None
         self.metrics.connects += 1
         if not self._first.done():
