@@ -139,6 +139,7 @@ def info_of(message: admin_service_pb2.GetServerInfoResponse) -> ServerInfo:
         engine_time=time_of(message.engine_time),
         start_time=time_of(message.start_time),
         virtual_time=message.virtual_time,
+        store_reachable=message.store_reachable,
     )
 
 

@@ -225,3 +225,5 @@ class ServerInfo:
     engine_time: datetime | None
     start_time: datetime | None
     virtual_time: bool
+    store_reachable: bool
+    """Whether the store answered just now; while it does not, most calls raise Unavailable."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -34,13 +35,16 @@ class Info:
         self._seen_ms, self._seen_at = result.now_ms, time.monotonic()
         self._start_ms = self._start_ms or result.now_ms
 
-    async def get(self) -> GetServerInfoResponse:
-        """The facts; while the store is away the engine's time is carried on from the last answer."""
-        try:
-            await self.refresh()
-        except StoreError:
-            pass
+    async def get(self, patience_s: float) -> GetServerInfoResponse:
+        """The facts, within `patience_s`; without the store its clock is carried on from the last answer."""
         engine, store = self._engine, self._engine.store
+        reachable = store.connected
+        if reachable:
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self.refresh()
+            except (StoreError, TimeoutError):
+                reachable = False
         now_ms = self._seen_ms + int((time.monotonic() - self._seen_at) * 1000)
         level = f"DURABILITY_{'ASSUMED' if store.durability_assumed else store.durability.upper()}"
         return GetServerInfoResponse(
@@ -58,4 +62,5 @@ class Info:
             engine_time=timestamp(now_ms),
             start_time=timestamp(self._start_ms),
             virtual_time=store.settings.virtual_time,
+            store_reachable=reachable,
         )

@@ -35,7 +35,7 @@ def info(address: str | None, timeout: float, as_json: bool) -> None:
             if found.server_name
             else found.server_run,
             "namespace": f"{found.namespace}, {found.partitions} partitions",
-            "store": found.store,
+            "store": found.store if found.store_reachable else f"{found.store} (not reachable)",
             "durability": found.durability.lower() + assumed,
             "time": "virtual" if found.virtual_time else None,
             "started": local(found.start_time),

@@ -212,4 +212,5 @@ def info_json(info: ServerInfo, address: str) -> dict[str, Any]:
         "engine_time": moment(info.engine_time),
         "start_time": moment(info.start_time),
         "virtual_time": info.virtual_time,
+        "store_reachable": info.store_reachable,
     }

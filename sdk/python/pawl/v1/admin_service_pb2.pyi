@@ -111,6 +111,7 @@ class GetServerInfoResponse(_message.Message):
     ENGINE_TIME_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     VIRTUAL_TIME_FIELD_NUMBER: _builtins.int
+    STORE_REACHABLE_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the server, for example "0.1.0"."""
     server_name: _builtins.str
@@ -129,6 +130,10 @@ class GetServerInfoResponse(_message.Message):
     """Name and version of the store, for example "valkey 9.1.2"."""
     virtual_time: _builtins.bool
     """True if the namespace runs on virtual time."""
+    store_reachable: _builtins.bool
+    """True if the store answered just now. While it does not, calls that need it fail with STORE_UNAVAILABLE, and
+    `engine_time` is carried on from the store's last answer.
+    """
     @_builtins.property
     def limits(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Limits in force, by name: see docs/reference/settings."""
@@ -166,10 +171,11 @@ class GetServerInfoResponse(_message.Message):
         engine_time: _timestamp_pb2.Timestamp | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         virtual_time: _builtins.bool = ...,
+        store_reachable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["beat_interval", b"beat_interval", "engine_time", b"engine_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_interval", b"beat_interval", "capabilities", b"capabilities", "durability", b"durability", "durability_assumed", b"durability_assumed", "engine_time", b"engine_time", "limits", b"limits", "namespace", b"namespace", "partitions", b"partitions", "server_name", b"server_name", "server_run", b"server_run", "start_time", b"start_time", "store", b"store", "version", b"version", "virtual_time", b"virtual_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_interval", b"beat_interval", "capabilities", b"capabilities", "durability", b"durability", "durability_assumed", b"durability_assumed", "engine_time", b"engine_time", "limits", b"limits", "namespace", b"namespace", "partitions", b"partitions", "server_name", b"server_name", "server_run", b"server_run", "start_time", b"start_time", "store", b"store", "store_reachable", b"store_reachable", "version", b"version", "virtual_time", b"virtual_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
