@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from pawl.cli.exits import Exit
 from pawl.cli.main import main
 from tests.cli.conftest import Child
-from tests.support.redis_server import redis_server, redis_url
+from tests.support.redis_server import RedisServer, redis_server, redis_url
 from tests.support.wait import wait_until_sync
 
 __all__ = ["redis_server", "redis_url"]
@@ -134,6 +134,21 @@ def test_no_store_at_the_start(start: Start, folder: Path) -> None:
     )
     assert server.wait() == Exit.UNAVAILABLE
     assert json.loads(errors(folder).splitlines()[-1])["error"]["reason"] == "STORE_UNAVAILABLE"
+
+
+@pytest.mark.parametrize("words", [("get", "kept"), ("send", "kept", "1"), ("send", "kept", "--wait", "1")])
+def test_commands_while_the_store_is_down(start: Start, folder: Path, words: tuple[str, ...]) -> None:
+    with RedisServer() as redis:
+        server = start("server", "--redis", redis.url, "--port", "0", cwd=folder)
+        address = server.facts["address"]
+        pawl(address, "create", "kept", "--type", "t", "--version", "v1")
+        redis.kill()
+        shown = CliRunner().invoke(main, [*words, "--address", address, "--timeout", "1.5"])
+        assert shown.exit_code == Exit.UNAVAILABLE
+        assert shown.stderr.startswith("error: STORE_UNAVAILABLE: the store did not answer")
+        assert "(not reachable)" in pawl(address, "info")
+        assert json.loads(pawl(address, "info", "--json"))["store_reachable"] is False
+        assert server.end() == 0
 
 
 def test_a_worker_says_what_it_runs_and_stops_cleanly(start: Start, dev_server: str) -> None:

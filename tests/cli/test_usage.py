@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pawl.cli import worker
-from pawl.cli.exits import MEANINGS, CommandError, Exit
+from pawl.cli.exits import MEANINGS, CommandError, Exit, command_error
 from pawl.cli.main import COMMANDS, main
+from pawl.errors import DeadlineExceeded, ServerError, Unavailable
 
 NOWHERE = ["--address", "127.0.0.1:1", "--timeout", "0.2"]
 
@@ -113,6 +114,25 @@ def test_no_server(words: Sequence[str]) -> None:
     assert shown.stderr == (
         "error: UNAVAILABLE: no server answers at 127.0.0.1:1 (Connection refused); 'pawl dev' starts one\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            Unavailable(
+                "errors resolving x.y:1: [field:address lookup failed for x.y:1: Domain name not found]"
+            ),
+            "no server answers at x.y:1 (Domain name not found); 'pawl dev' starts one",
+        ),
+        (Unavailable("Socket closed"), "the connection to x.y:1 broke (Socket closed)"),
+        (DeadlineExceeded("Deadline Exceeded"), "the server at x.y:1 has not answered in time"),
+        (Unavailable("the store did not answer", reason="STORE_UNAVAILABLE"), "the store did not answer"),
+    ],
+)
+def test_what_is_said_when_there_is_no_answer(error: ServerError, says: str) -> None:
+    shown = command_error(error, "x.y:1")
+    assert (shown.message, shown.exit_code) == (says, Exit.UNAVAILABLE)
 
 
 def test_errors_as_json() -> None:

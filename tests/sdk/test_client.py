@@ -124,6 +124,17 @@ async def test_time_runs_out_with_the_last_failure(server: FakeServer, client: C
         await client.send("i-1", 1, timeout=0.5)
 
 
+async def test_what_was_refused_before_the_time_ran_out_is_said(server: FakeServer, client: Client) -> None:
+    def admit(request: messages.SendMessageRequest) -> messages.SendResult:
+        server.fail_calls = [grpc.StatusCode.DEADLINE_EXCEEDED]
+        return messages.SendResult(refusal=refusal("STORE_UNAVAILABLE"))
+
+    server.admit = admit
+    with pytest.raises(pawl.Unavailable) as caught:
+        await client.send("i-1", 1)
+    assert caught.value.reason == "STORE_UNAVAILABLE"
+
+
 async def test_time_runs_out_without_any_answer(server: FakeServer, client: Client) -> None:
     server.hold_calls = asyncio.Event()
     with pytest.raises(pawl.DeadlineExceeded):

@@ -143,8 +143,9 @@ class Coalescer:
             except ServerError as error:
                 problem = error
                 if not is_retryable(error):
+                    late = isinstance(error, DeadlineExceeded)
                     for item in batch:
-                        item.fail(error)
+                        item.fail(item.problem or error if late else error)
             batch = [item for item in batch if not item.future.done()]
             if batch and problem is not None:
                 for item in batch:

@@ -62,13 +62,10 @@ class CommandError(click.ClickException):
 def command_error(error: PawlError, address: str = "") -> CommandError:
     """Says as the end of a command what the library raised."""
     if isinstance(error, ServerError):
-        reason = error.reason or error.code
+        late = isinstance(error, DeadlineExceeded)
+        reason = "DEADLINE" if late else error.reason or error.code
         if isinstance(error, Unavailable | Overloaded | DeadlineExceeded):
-            text = error.message
-            if address and not error.reason:
-                why = text.rsplit(": ", 1)[-1]  # the last link of gRPC's chain of causes
-                text = f"no server answers at {address} ({why}); 'pawl dev' starts one"
-            return CommandError(reason, text, Exit.UNAVAILABLE, error.metadata)
+            return CommandError(reason, _unavailable(error, address), Exit.UNAVAILABLE, error.metadata)
         code = Exit.NOT_FOUND if isinstance(error, NotFound) else Exit.FAILED
         return CommandError(reason, error.message, code, error.metadata)
     if isinstance(error, TurnUnfinished):
@@ -78,6 +75,22 @@ def command_error(error: PawlError, address: str = "") -> CommandError:
     if isinstance(error, PayloadError):
         return CommandError("PAYLOAD", str(error))
     return CommandError("FAILED", str(error))
+
+
+def _unavailable(error: ServerError, address: str) -> str:
+    """Says whether there is no server, one that does not answer, or what it answered."""
+    if isinstance(error, DeadlineExceeded):
+        return f"the server at {address} has not answered in time" if address else error.message
+    if error.reason or not address:
+        return error.message
+    why = error.message.rsplit(": ", 1)[-1].rstrip("])")  # the last link of gRPC's chain of causes
+    if any(word in error.message for word in _NOT_CONNECTED):
+        return f"no server answers at {address} ({why}); 'pawl dev' starts one"
+    return f"the connection to {address} broke ({why})"
+
+
+_NOT_CONNECTED = ("failed to connect", "errors resolving", "DNS resolution failed")
+"""Parts of gRPC's texts for a connection that never was."""
 
 
 def end(error: click.ClickException, *, as_json: bool) -> NoReturn:
