@@ -121,17 +121,6 @@ local function unit_commit(server)
     if u.dirty then
       unit_set(u, 'r', record_pack(u.r))
     end
-    if u.drop then
-      -- What was removed and set again stays.
-      for d = #u.drop, 1, -1 do
-        if u.set[u.drop[d]] ~= false then
-          table.remove(u.drop, d)
-        end
-      end
-      if #u.drop == 0 then
-        u.drop = nil
-      end
-    end
   end
   for tv, overlay in pairs(READY) do
     if overlay.added then

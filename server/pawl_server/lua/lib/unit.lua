@@ -57,6 +57,7 @@ local function unit_get(u, field)
   return v
 end
 
+-- Sets a field, or removes it with false. What a script has removed it never sets again.
 local function unit_set(u, field, value)
   local put = u.put
   u.set[field] = value
