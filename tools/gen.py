@@ -57,11 +57,11 @@ def main() -> int:
 
 def generate(root: Path) -> dict[str, str]:
     """Returns the text of every generated file by its path under `root`."""
-    from tools.generators import cli_page, keys_page, protos, scripts, settings_page, states
+    from tools.generators import cli_page, keys_page, protos, python_page, scripts, settings_page, states
     from tools.generators import transitions_page as moves
 
     files: dict[str, str] = {}
-    for generator in (protos, scripts, states, moves, keys_page, cli_page, settings_page):
+    for generator in (protos, scripts, states, moves, keys_page, cli_page, python_page, settings_page):
         files.update(generator.generate(root))
     return files
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+import pawl
+import pawl.testing
 from pawl_server.domain.states import MOVES, TurnState
 from pawl_server.store import scripts_gen
 from pawl_server.store.bundle import load_bundles
@@ -19,7 +21,7 @@ from pawl_server.store.errors import ScriptFailed, StoreMoving
 from pawl_server.store.lua_header import LuaError
 from tests.lua.samples import FILES, PROBE, write
 from tools import spec_coverage
-from tools.generators import keys_page, scripts, states, transitions_page
+from tools.generators import keys_page, python_page, scripts, states, transitions_page
 from tools.generators.api_page import api_page, errors_page
 from tools.generators.states import read_states
 from tools.reply_coverage import missing
@@ -168,6 +170,15 @@ def test_api_pages_are_fresh(tmp_path: Path) -> None:
     assert stale == [], "run `make gen`"
     assert "### WorkerService\n" in pages["api.md"]
     assert "| `LEASE_ENDED` | FAILED_PRECONDITION | never succeeds |" in pages["errors.md"]
+
+
+def test_the_python_page_names_everything_public() -> None:
+    (page,) = python_page.generate(ROOT).values()
+    assert (ROOT / "docs/reference/python.md").read_text() == page, "run `make gen`"
+    headings = set(page.splitlines())
+    assert [name for name in pawl.__all__ if f"### {name}" not in headings] == []
+    assert {f"### testing.{name}" for name in pawl.testing.__all__} <= headings
+    assert 'kind: str = "step",\n    timeout: float = 300.0,' in page
 
 
 def test_reply_coverage_names_what_no_test_produced() -> None:

@@ -13,7 +13,7 @@ from google.protobuf.descriptor_pb2 import (
     MethodDescriptorProto,
 )
 
-from tools.generators.markdown import note, table
+from tools.generators.markdown import note, plain, table
 
 _SCALARS = {
     value: name.removeprefix("TYPE_").lower()
@@ -35,6 +35,11 @@ class _File:
 
     def comment(self, *path: int) -> str:
         return self.comments.get(path, "")
+
+    @property
+    def link(self) -> str:
+        """Where to read the source, from the page."""
+        return f"In [{self.proto.name.rpartition('/')[2]}](../../proto/{self.proto.name})."
 
 
 def api_page(descriptors: FileDescriptorSet) -> str:
@@ -103,6 +108,7 @@ def _map_entries(scope: str, messages: Iterable[DescriptorProto]) -> Iterator[tu
 def _services(file: _File) -> Iterator[str]:
     for at, service in enumerate(file.proto.service):
         yield f"### {service.name}"
+        yield file.link
         yield _paragraphs(file.comment(_SERVICE, at))
         for number, method in enumerate(service.method):
             yield f"#### {service.name}.{method.name}"
@@ -132,7 +138,7 @@ def _message(file: _File, message: DescriptorProto, name: str, path: Path) -> It
         if field.HasField("oneof_index") and not field.proto3_optional:
             comment = f"(one of `{message.oneof_decl[field.oneof_index].name}`) {comment}"
         rows.append((f"`{field.name}`", str(field.number), _type(file, field), comment))
-    parts = [f"### {name}", _paragraphs(file.comment(*path))]
+    parts = [f"### {name}", file.link, _paragraphs(file.comment(*path))]
     parts += [table(("field", "no.", "type", "meaning"), rows)] if rows else ["No fields."]
     yield name, "\n\n".join(parts)
     for at, nested in enumerate(message.nested_type):
@@ -146,7 +152,12 @@ def _enum(file: _File, enum: EnumDescriptorProto, name: str, path: Path) -> tupl
         (f"`{value.name}`", str(value.number), file.comment(*path, 2, at))
         for at, value in enumerate(enum.value)
     ]
-    parts = [f"### {name}", _paragraphs(file.comment(*path)), table(("value", "no.", "meaning"), rows)]
+    parts = [
+        f"### {name}",
+        file.link,
+        _paragraphs(file.comment(*path)),
+        table(("value", "no.", "meaning"), rows),
+    ]
     return name, "\n\n".join(parts)
 
 
@@ -169,4 +180,4 @@ def _reference(full_name: str) -> str:
 
 def _paragraphs(comment: str) -> str:
     lines = [line.removeprefix(" ") for line in comment.splitlines()]
-    return "\n".join(lines)
+    return plain("\n".join(lines))
