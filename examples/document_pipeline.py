@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pawl import Context, Outcome, WorkflowError, workflow
+from pawl import Context, Outcome, workflow
 
 LINK = re.compile(r"https?://[^\s)>\"']+")
 
@@ -38,12 +38,12 @@ class Source:
     sha256: str
 
 
-def read(path: Path) -> Source:
-    """Reads the file. One that is not there will not appear by trying again, so the turn fails for good."""
+def read(path: Path) -> Source | None:
+    """Reads the file; None if it is not there."""
     try:
         text = path.read_text(errors="replace")[:30_000]
     except FileNotFoundError:
-        raise WorkflowError(f"no file {path}", reason="NO_FILE") from None
+        return None
     return Source(text, hashlib.sha256(text.encode()).hexdigest())
 
 
@@ -51,7 +51,10 @@ def read(path: Path) -> Source:
 async def ingest(ctx: Context, state: dict[str, Any] | None, message: Ingest) -> Outcome:
     """Reads a document, finds links and counts words; an unchanged document is done after one stage."""
     path = Path(message.path)
-    source = await ctx.step("read", lambda: asyncio.to_thread(read, path), kind="io", returns=Source)
+    source = await ctx.step("read", lambda: asyncio.to_thread(read, path), kind="io", returns=Source | None)
+    if source is None:
+        # An answer, not a WorkflowError: that would block the instance for good.
+        return ctx.done(state, result={"error": f"no file {path}"})
     if state is not None and state["sha256"] == source.sha256:
         return ctx.done(state, result={**state, "changed": False})
     links = await ctx.step("links", lambda: sorted(set(LINK.findall(source.text))))

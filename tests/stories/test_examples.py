@@ -11,7 +11,7 @@ import pytest
 from examples import counter as counter_module
 from examples import document_pipeline
 from examples.document_pipeline import ingest
-from pawl import Client, TurnFailed
+from pawl import Client
 from pawl.cli.main import main
 from tests.stories.conftest import Working
 
@@ -31,13 +31,15 @@ async def test_the_document_pipeline(client: Client, working: Working, tmp_path:
         assert (changed["changed"], changed["words"]) == (True, 1)
 
 
-async def test_the_document_pipeline_gives_up_on_a_file_that_is_not_there(
+async def test_the_document_pipeline_answers_for_a_file_that_is_not_there(
     client: Client, working: Working, tmp_path: Path
 ) -> None:
+    page = tmp_path / "late.md"
     async with working(ingest):
-        sent = await client.send("gone", {"path": str(tmp_path / "gone")}, create=ingest, wait=20)
-    with pytest.raises(TurnFailed, match="NO_FILE"):
-        sent.result()
+        sent = await client.send("late", {"path": str(page)}, create=ingest, wait=20)
+        assert sent.result() == {"error": f"no file {page}"}
+        page.write_text("Here.\n")
+        assert (await client.send("late", {"path": str(page)}, wait=20)).result()["changed"]
 
 
 @pytest.mark.parametrize("module", [counter_module, document_pipeline])
