@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pawl import effect_id
 from pawl_server.app import Handle
 from tests.docs.pages import ROOT, Block, blocks
 
@@ -53,3 +54,9 @@ async def test_python_block_runs(block: Block, server: Handle, tmp_path: Path) -
 def test_the_readme_promises_an_output() -> None:
     first = next(block for block in blocks("python") if block.page == ROOT / "README.md")
     assert promised_output(first)
+
+
+def test_the_effect_id_for_other_languages_is_that_of_the_sdk() -> None:
+    page = ROOT / "docs/other-languages.md"
+    (vector,) = (block for block in blocks("python") if block.page == page and "blake2b" in block.text)
+    assert promised_output(vector) == effect_id("default", 1, "order-7", "pay-1", "charge") + "\n"
