@@ -1,6 +1,7 @@
 """A private Valkey or Redis for one server: found, started, supervised, stopped."""
 
 from pawl_server.embedded.errors import EmbeddedError, FolderInUse, NoServerBinary, ServerDidNotStart
+from pawl_server.embedded.folder import Folder
 from pawl_server.embedded.supervisor import Description, EmbeddedServer, EmbeddedSettings
 
 __all__ = [
@@ -8,6 +9,7 @@ __all__ = [
     "EmbeddedError",
     "EmbeddedServer",
     "EmbeddedSettings",
+    "Folder",
     "FolderInUse",
     "NoServerBinary",
     "ServerDidNotStart",

@@ -21,7 +21,8 @@ class FolderInUse(EmbeddedError):
     def __init__(self, folder: Path, holder: int) -> None:
         who = f"process {holder}" if holder else "another process"
         super().__init__(
-            f"the data folder {folder} is in use by {who}: stop that one, or choose another folder"
+            f"the data folder {folder} is in use by {who}: stop that one, or choose another folder "
+            "(--data-dir)"
         )
         self.folder = folder
         self.holder = holder

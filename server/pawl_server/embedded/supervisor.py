@@ -100,14 +100,22 @@ class EmbeddedServer:
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def start(cls, settings: EmbeddedSettings | None = None) -> EmbeddedServer:
+    async def start(
+        cls, settings: EmbeddedSettings | None = None, folder: Folder | None = None
+    ) -> EmbeddedServer:
         """Locks the folder, starts the server and returns once it answers.
 
+        A `folder` that is held already stands for the one of the settings; it is given back in any case.
         Raises FolderInUse (folder and holder named), NoServerBinary, ServerDidNotStart, EmbeddedError.
         """
         settings = settings or EmbeddedSettings()
-        binary = find_binary(settings.binary).absolute()  # it is run in the data folder
-        server = cls(settings, binary, Folder(settings.folder))
+        try:
+            binary = find_binary(settings.binary).absolute()  # it is run in the data folder
+        except EmbeddedError:
+            if folder is not None:
+                folder.close()
+            raise
+        server = cls(settings, binary, folder or Folder(settings.folder))
         try:
             server._look_at_disk()
             await server._launch()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import socket
 from collections.abc import Iterable
 
 import grpc
@@ -56,6 +58,22 @@ def service(module: object, name: str) -> ServiceDescriptor:
     return module.DESCRIPTOR.services_by_name[name]  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def _probe(host: str, port: int, wanted: str) -> None:
+    """Says what keeps an address from being taken; gRPC only says so to stderr. Raises AddressInUse."""
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
+                probe.listen()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            text = f"another program listens on {wanted}; stop it or give --port (PAWL_PORT)"
+        else:
+            text = f"can't listen on {wanted}: {error.strerror or error}"
+        raise AddressInUse(text) from None
+
+
 class RpcServer:
     """One gRPC server on one address."""
 
@@ -71,6 +89,8 @@ class RpcServer:
         Nothing is answered before `start`.
         """
         wanted = host if host.startswith("unix:") else f"{f'[{host}]' if ':' in host else host}:{port}"
+        if not host.startswith("unix:"):
+            _probe(host, port, wanted)
         try:
             bound = self._server.add_insecure_port(wanted)
         except RuntimeError as error:
