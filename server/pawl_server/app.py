@@ -18,7 +18,7 @@ from pawl.v1 import worker_service_pb2
 from pawl_server import logs
 from pawl_server.background import Background
 from pawl_server.delivery import Delivery
-from pawl_server.embedded import EmbeddedError, EmbeddedServer, EmbeddedSettings
+from pawl_server.embedded import EmbeddedError, EmbeddedServer, EmbeddedSettings, Folder
 from pawl_server.engine import Engine, new_server_run
 from pawl_server.rpc.call import Gate
 from pawl_server.rpc.server import AddressInUse, RpcServer, service
@@ -68,6 +68,10 @@ async def running(settings: Settings) -> AsyncIterator[Handle]:
 
 
 async def _start(settings: Settings, stack: AsyncExitStack) -> Handle:
+    # First the folder: who starts a second server on it is told so, not that its port is taken.
+    folder = Folder(settings.data_dir) if settings.redis_url is None else None
+    if folder is not None:
+        stack.callback(folder.close)
     rpc = RpcServer()
     stack.push_async_callback(rpc.stop, 0.0)
     address = rpc.bind(settings.host, settings.port)
@@ -75,7 +79,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Handle:
         settings = dataclasses.replace(settings, port=int(address.rpartition(":")[2]))
     embedded, url = None, settings.redis_url
     if url is None:
-        embedded = await EmbeddedServer.start(EmbeddedSettings(folder=settings.data_dir))
+        embedded = await EmbeddedServer.start(EmbeddedSettings(folder=settings.data_dir), folder)
         stack.push_async_callback(embedded.stop)
         url = embedded.url
     store = await Store.open(_store_settings(settings, url))
@@ -167,6 +171,8 @@ def _announce(engine: Engine, embedded: EmbeddedServer | None) -> None:
             "partitions": len(store.partitions),
         },
     )
+    if store.durability.risk:
+        log.warning("%s", store.durability.risk)
 
 
 async def _serve(settings: Settings) -> int:

@@ -94,12 +94,26 @@ def test_a_folder_serves_one_server(start: Start, folder: Path) -> None:
     assert str(folder / ".pawl") in error["message"]
 
 
+def test_a_folder_in_use_is_said_before_the_port(start: Start, folder: Path) -> None:
+    first = start("dev", "--port", "0", cwd=folder)
+    port = first.facts["address"].rpartition(":")[2]
+    second = start("dev", "--port", port, cwd=folder)
+    assert second.wait() == Exit.FAILED
+    assert f"in use by process {first.process.pid}" in errors(folder)
+    assert errors(folder).count("\n") == 1
+
+
 def test_a_port_that_is_taken(start: Start, folder: Path) -> None:
     first = start("dev", "--port", "0", cwd=folder)
     port = first.facts["address"].rpartition(":")[2]
     second = start("dev", "--data-dir", "other", "--port", port, cwd=folder)
     assert second.wait() == Exit.FAILED
-    assert port in json.loads(errors(folder).splitlines()[-1])["error"]["message"]
+    said = errors(folder)
+    assert said.count("\n") == 1, "and nothing of gRPC's own"
+    text = f"another program listens on 127.0.0.1:{port}; stop it or give --port (PAWL_PORT)"
+    assert json.loads(said)["error"]["message"] == text
+    again = start("dev", "--data-dir", "other", "--port", "0", cwd=folder)
+    assert again.facts["folder"] == str(folder / "other"), "the folder was given back"
 
 
 def test_dev_ends_when_its_input_closes(start: Start, folder: Path) -> None:
@@ -117,6 +131,7 @@ def test_two_servers_share_a_store(start: Start, folder: Path, redis_url: str) -
     assert json.loads(pawl(two.facts["address"], "get", "shared", "--json"))["id"] == "shared"
     assert one.facts["folder"] is None
     assert one.facts["durability"] == "memory"
+    assert "durability memory: a restart of Redis loses everything; set appendonly yes" in errors(folder)
     assert not (folder / ".pawl").exists()
     assert (one.end(), two.end()) == (0, 0)
 

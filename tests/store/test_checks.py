@@ -95,3 +95,10 @@ async def test_what_config_hides_must_be_vouched_for() -> None:
             assert caught.value.setting == "durability_assume"
             facts = await inspect(wire, Durability.EVERYSEC)
     assert (facts.durability, facts.assumed) == (Durability.EVERYSEC, True)
+
+
+def test_every_level_that_can_lose_something_says_what_to_set() -> None:
+    assert Durability.FSYNC.risk == ""
+    for level in (Durability.EVERYSEC, Durability.MEMORY):
+        assert level.risk.startswith(f"durability {level}: ")
+        assert "appendfsync always" in level.risk

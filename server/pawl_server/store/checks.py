@@ -34,6 +34,17 @@ class Durability(StrEnum):
     MEMORY = "memory"
     """Nothing that ends Redis."""
 
+    @property
+    def risk(self) -> str:
+        """What can be lost, and what to set; empty for `fsync`."""
+        if self is Durability.FSYNC:
+            return ""
+        if self is Durability.EVERYSEC:
+            why, what = "a crash of Redis can lose the last two seconds", "appendfsync always"
+        else:
+            why, what = "a restart of Redis loses everything", "appendonly yes and appendfsync always"
+        return f"durability {self}: {why}; set {what}"
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:

@@ -172,12 +172,14 @@ async def _announce(handle: Any, folder: str | None, as_json: bool) -> None:
         return
     click.echo("Pawl is ready. Ctrl-C stops it.")
     assumed = f" ({info.durability_assumed})" if info.durability_assumed else ""
+    risk = handle.engine.store.durability.risk
     print_fields(
         {
             "address": handle.address,
             "store": f"{info.store}, {'embedded' if folder else 'given by --redis'}",
             "folder": folder,
             "durability": info.durability.lower() + assumed,
+            "warning": risk or None,
             "namespace": f"{info.namespace}, {info.partitions} partitions",
             "version": info.version,
         }
