@@ -68,6 +68,7 @@ def _compare(base: str, workloads: list[str], scripts: bool, quick: bool) -> Non
         try:
             for workload in workloads:
                 rows: dict[str, list[dict[str, Any]]] = {"base": [], "here": []}
+                repeated = 0
                 for attempt in range(2 * ROUNDS):
                     if len(rows["here"]) == ROUNDS:
                         break
@@ -77,6 +78,7 @@ def _compare(base: str, workloads: list[str], scripts: bool, quick: bool) -> Non
                     }
                     noisy = max((row.get("foreign_pct") or 0) for row in pair.values()) > FOREIGN_PCT
                     click.echo(json.dumps({"round": attempt, "noisy": noisy, **pair}), err=True)
+                    repeated += noisy
                     if not noisy or 2 * ROUNDS - attempt <= ROUNDS - len(rows["here"]):
                         for name, row in pair.items():
                             rows[name].append(row)
@@ -88,7 +90,9 @@ def _compare(base: str, workloads: list[str], scripts: bool, quick: bool) -> Non
                     for measure in MEASURES
                     if summaries["here"][measure] and summaries["base"][measure]
                 }
-                click.echo(json.dumps({"workload": workload, "ratio_here_to_base": ratios}))
+                click.echo(
+                    json.dumps({"workload": workload, "ratio_here_to_base": ratios, "noisy_rounds": repeated})
+                )
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(other)], cwd=ROOT, check=False)
 

@@ -258,7 +258,9 @@ async def run(name: str, sizes: Sizes) -> Row:
     try:
         client = await fleet.start()
         try:
+            usage = Usage(fleet)
             row = await WORKLOADS[name](fleet, client, sizes)
+            row.setdefault("foreign_pct", usage.row(1)["foreign_pct"])
         finally:
             await client.close()
     finally:
