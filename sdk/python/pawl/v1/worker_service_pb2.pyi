@@ -41,8 +41,8 @@ class WorkRequest(_message.Message):
     received_through: _builtins.int
     """Highest `WorkResponse.frame` received so far. Accepts every turn delivered up to there."""
     credits_total: _builtins.int
-    """Running total of turns that the worker is ready to be given on this stream since it opened; never falls. The
-    server delivers at most that many. Adopted leases do not count.
+    """Running total of turns that the worker is ready to be given on this stream since it opened. Every frame carries it,
+    and it never falls. The server delivers at most that many. Adopted leases do not count.
     """
     end: _builtins.bool
     """Asks the server to finish: no more turns; the stream ends after the results of the commands sent so far."""
