@@ -254,7 +254,7 @@ async def test_changed_code_is_a_replay_error(
 
 
 @pytest.mark.spec("R-SDK-12")
-async def test_an_undecodable_saved_step_is_undeliverable() -> None:
+async def test_an_undecodable_saved_step_is_undecodable() -> None:
     def point() -> Point:
         return Point(1)
 
@@ -263,5 +263,5 @@ async def test_an_undecodable_saved_step_is_undeliverable() -> None:
         return ctx.done({})
 
     failed = await failure(handler, steps={"a": "no point"})
-    assert (failed.reason, failed.non_retryable) == ("UNDELIVERABLE", False)
+    assert (failed.reason, failed.non_retryable) == ("UNDECODABLE", False)
     assert "step 1 'a' of turn 1 of test" in failed.message

@@ -238,6 +238,6 @@ async def test_messages_and_states_by_annotation() -> None:
     ran = await run(handler, {"x": 2}, state={"x": 1})
     assert (ran.state, ran.result) == ({"x": 3, "y": 0}, {"x": 2, "y": 0})
     failed = await failure(handler, state={"x": 1}, message={"x": "two"})
-    assert failed.reason == "UNDELIVERABLE"
+    assert failed.reason == "UNDECODABLE"
     assert not failed.non_retryable
     assert "message of turn 1 of test" in failed.message

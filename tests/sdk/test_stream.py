@@ -202,7 +202,7 @@ async def test_an_undecodable_message_fails_its_turn_and_no_other(
     await stream.command(3)
     by_lease = {command.lease.split(b"/")[0]: command for command in stream.commands}
     failure = by_lease[b"bad"].fail.failure
-    assert (failure.reason, failure.non_retryable) == ("UNDELIVERABLE", False)
+    assert (failure.reason, failure.non_retryable) == ("UNDECODABLE", False)
     assert "'json'" in failure.message
     assert "position 8" in failure.message
     assert "'protobuf'" in by_lease[b"strange"].fail.failure.message

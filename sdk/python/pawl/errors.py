@@ -238,7 +238,7 @@ class PayloadError(PawlError, ValueError):
         encoding: name of the encoding.
         position: offset in bytes or characters of the first bad place, or None.
         decoding: True if stored bytes could not be decoded. A turn whose message, state or saved step can't
-            be decoded fails its attempt with reason UNDELIVERABLE; a value that can't be encoded fails the
+            be decoded fails its attempt with reason UNDECODABLE; a value that can't be encoded fails the
             turn.
     """
 

@@ -215,7 +215,7 @@ async def test_an_undecodable_message_uses_up_its_attempts_and_others_flow(
     assert [sent.result() for sent in others] == list(range(20))
     turn = await client.await_turn("bad", 1, wait=10)
     assert turn.last_failure is not None
-    assert (turn.state, turn.attempt, turn.last_failure.reason) == ("FAILED", 2, "UNDELIVERABLE")
+    assert (turn.state, turn.attempt, turn.last_failure.reason) == ("FAILED", 2, "UNDECODABLE")
     assert "'json'" in turn.last_failure.message
     assert "position 6" in turn.last_failure.message
     await transport.close()

@@ -61,7 +61,7 @@ def fail_of(error: BaseException) -> Fail:
             set_span(fail.retry_delay, min(max(0.0, error.delay), MAX_RETRY_DELAY))
         return fail
     if isinstance(error, PayloadError):
-        reason = "UNDELIVERABLE" if error.decoding else "PayloadError"
+        reason = "UNDECODABLE" if error.decoding else "PayloadError"
         return Fail(failure=failure_message(reason, text, permanent=not error.decoding))
     return Fail(failure=failure_message(type(error).__name__, text))
 
