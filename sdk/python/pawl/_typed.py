@@ -1,6 +1,6 @@
 """Builds values of annotated types from JSON types, and the other way round.
 
-Covers dataclasses, msgspec structs, pydantic models, Enum, datetime, date, timedelta, UUID, Decimal, Literal,
+Covers dataclasses, msgspec structs, pydantic models, Enum, datetime, date, timedelta, UUID, Decimal,
 Optional and Union, and list, tuple, set, frozenset and dict of them. Other annotations leave the value as it
 is.
 """

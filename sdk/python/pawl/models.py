@@ -177,8 +177,11 @@ class RetryPolicy:
     """Delay before attempt k+1 is min(max_delay, initial_delay × factor^(k−1)). Maps to RetryPolicy."""
 
     initial_delay: timedelta | None = None
+    """1 ms to 24 h; None means 1 s."""
     max_delay: timedelta | None = None
+    """1 ms to 24 h; None means 60 s."""
     factor: float | None = None
+    """1 to 100; None means 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +189,15 @@ class Retention:
     """What is kept of finished turns. None means the default. Maps to Retention."""
 
     min_turns: int | None = None
+    """The newest turns that are always kept, 0 to 2,000; None means 256."""
     max_age: timedelta | None = None
+    """Beyond those, turns younger than this are kept, 0 to 365 d; None means 24 h."""
     max_turns: int | None = None
+    """At most as many in all, 1 to 100,000; None means 2,000."""
     max_bytes: int | None = None
+    """And at most as many bytes, 1 KiB to 1 GiB; None means 4 MiB."""
     keep_none: bool = False
+    """Keeps receipts only. Excludes the other fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +206,17 @@ class WorkflowType:
 
     name: str
     lease_timeout: timedelta | None = None
+    """How long a worker holds a turn without a sign of life, 1 s to 1 h; None means 60 s."""
     max_attempts: int | None = None
+    """Attempts that may fail or expire, 1 to 1,000; None means 3."""
     retry: RetryPolicy | None = None
     attempt_timeout: timedelta | None = None
+    """Longest attempt, renewals included, 1 s to 7 d; None means 1 h."""
     retention: Retention | None = None
     revision: int = 0
+    """Rises with each change; 0 for a type that was never stored. Set by the server."""
     update_time: datetime | None = None
+    """Time of the last change. Set by the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,17 +225,25 @@ class ServerInfo:
 
     version: str
     server_name: str
+    """Stays the same over restarts."""
     server_run: str
+    """Changes with each start."""
     namespace: str
     partitions: int
     durability: str
     """"FSYNC", "EVERYSEC", "MEMORY" or "ASSUMED"; may grow."""
     durability_assumed: str
+    """Level that the operator vouches for if `durability` is "ASSUMED", else ""."""
     store: str
+    """Name and version, such as "valkey 9.1.2"."""
     limits: Mapping[str, int]
+    """Limits in force by name."""
     beat_interval: timedelta | None
+    """Interval of beats on work streams."""
     capabilities: tuple[str, ...]
+    """Optional features; may grow."""
     engine_time: datetime | None
+    """Time by the clock of Redis, the one that counts."""
     start_time: datetime | None
     virtual_time: bool
     store_reachable: bool
