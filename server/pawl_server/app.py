@@ -43,11 +43,18 @@ class Handle:
     """A running server. `settings` has the port that was taken, `address` is what clients connect to."""
 
     def __init__(
-        self, settings: Settings, engine: Engine, delivery: Delivery, gate: Gate, stack: AsyncExitStack
+        self,
+        settings: Settings,
+        engine: Engine,
+        delivery: Delivery,
+        background: Background,
+        gate: Gate,
+        stack: AsyncExitStack,
     ) -> None:
         self.settings = settings
         self.engine = engine
         self.delivery = delivery
+        self.background = background
         self.gate = gate
         self.address = engine.address
         self._stack = stack
@@ -104,7 +111,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Handle:
     await rpc.start(engine, gate, [(service(worker_service_pb2, "WorkerService"), workers)])
     stack.push_async_callback(_drain, settings, rpc, engine, delivery)
     _announce(engine, embedded)
-    return Handle(settings, engine, delivery, gate, stack)
+    return Handle(settings, engine, delivery, background, gate, stack)
 
 
 async def _drain(settings: Settings, rpc: RpcServer, engine: Engine, delivery: Delivery) -> None:
