@@ -17,12 +17,12 @@ from pawl_server.engine.inbox import SendItem
 from pawl_server.engine.instances import CreateItem
 from pawl_server.store import scripts_gen as scripts
 from pawl_server.store.errors import StoreError
-from tests.delivery.stored import Stored
 from tests.support.api import Api
 from tests.support.hand import Hand
 from tests.support.invariants import violations_everywhere
 from tests.support.redis_server import RedisServer
 from tests.support.server import engine, settings_for
+from tests.support.stored import Stored
 from tests.support.stream import Stream, checkpoint, fail, finish, refusal
 from tests.support.wait import wait_until
 

@@ -14,10 +14,10 @@ from pawl.v1.turn_pb2 import TURN_STATE_RUNNING, Turn
 from pawl.v1.turn_service_pb2 import GetTurnRequest
 from pawl.v1.workflow_type_pb2 import WorkflowType
 from pawl_server.app import Handle
-from tests.delivery.stored import Stored
 from tests.support.api import CALL_S, TYPE, Api, refusal_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_server import RedisServer
+from tests.support.stored import Stored
 from tests.support.stream import Stream, checkpoint, finish, refusal, release
 from tests.support.wait import wait_until
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import re
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,56 +11,7 @@ import pytest
 from pawl.v1 import turn_service_pb2 as turns
 from tests.support.api import Api, refusal_of, spec
 from tests.support.api import json as payload
-
-START_S = 20.0
-
-
-class Process:
-    """A running server process and what it has logged."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.log = ""
-
-    async def listening(self) -> str:
-        """Waits until the server listens; the address."""
-        while not (found := re.search(r"listening on (\S+?)[\s\"]", self.log)):
-            line = await self._line()
-            assert line, f"it ended: {self.log}"
-        return found[1]
-
-    async def ended(self) -> int:
-        """Waits for the end; the exit code."""
-        while await self._line():
-            pass
-        async with asyncio.timeout(START_S):
-            return await self.process.wait()
-
-    async def _line(self) -> str:
-        assert self.process.stderr is not None
-        async with asyncio.timeout(START_S):
-            line = (await self.process.stderr.readline()).decode()
-        self.log += line
-        return line
-
-
-@asynccontextmanager
-async def serving(folder: Path, **env: str) -> AsyncIterator[Process]:
-    """Starts a server process in `folder`; kills it at the end if it is still there."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "pawl_server",
-        cwd=folder,
-        env={**os.environ, "PAWL_PORT": "0", "PAWL_STOP_GRACE_MS": "500", **env},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield Process(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+from tests.support.processes import serving
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

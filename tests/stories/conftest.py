@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -12,15 +11,14 @@ import pytest
 
 from pawl import Client, Worker, Workflow
 from pawl_server.app import Handle
+from tests.support.processes import WorkerProcess
 from tests.support.redis_server import redis_server, redis_url
 from tests.support.server import server
 
 __all__ = ["redis_server", "redis_url", "server"]
 
-ROOT = Path(__file__).resolve().parents[2]
-
 Working = Callable[..., AbstractAsyncContextManager[Worker]]
-Launch = Callable[..., "WorkerProcess"]
+Launch = Callable[..., WorkerProcess]
 
 
 @pytest.fixture
@@ -45,34 +43,6 @@ def working(client: Client) -> Working:
             await task
 
     return working
-
-
-class WorkerProcess:
-    """`pawl worker` as a process of its own, to be killed."""
-
-    def __init__(self, address: str, *names: str, folder: Path) -> None:
-        self._command = (sys.executable, "-m", "pawl.cli", "worker", *names, "--address", address)
-        self._folder = folder
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        """Starts the process; it may still be on its way when this returns."""
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, cwd=ROOT, env={"PAWL_STORY_FOLDER": str(self._folder)}
-        )
-
-    async def kill(self) -> None:
-        """Kills the process with -9."""
-        assert self._process is not None
-        self._process.kill()
-        await self._process.wait()
-
-    async def stop(self) -> int:
-        """Ends the process in good order; its exit code."""
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.terminate()
-        return await self._process.wait()
 
 
 @pytest.fixture

@@ -220,3 +220,15 @@ class FaultProxy:
     def accept(self) -> None:
         """Undoes `refuse`."""
         self._refuses = False
+
+
+class Balancer(FaultProxy):
+    """Carries new connections to the first of its `targets`, each a `host:port`, which may change."""
+
+    def __init__(self, *targets: str) -> None:
+        super().__init__(targets[0])
+        self.targets = list(targets)
+
+    async def connect_target(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, _, port = self.targets[0].rpartition(":")
+        return await asyncio.open_connection(host, int(port))

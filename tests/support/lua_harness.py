@@ -25,7 +25,7 @@ from pawl_server.store.lua_header import Field
 from pawl_server.store.script_call import Result
 from tests.support import reply_log
 from tests.support.lua_guard import guarded_bundles
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import Control, RedisServer
 
 START_MS = 1_800_000_000_000
 """Engine time at which every test begins."""
@@ -247,7 +247,7 @@ def changes(before: State, after: State) -> dict[str, tuple[Any, Any]]:
     return found
 
 
-def read_key(redis: RedisServer, key: str) -> Any:
+def read_key(redis: RedisServer | Control, key: str) -> Any:
     """Reads one key: hashes and zsets as dicts, lists as lists, sets as sets of str, others as DUMP."""
     kind = redis.call("TYPE", key).decode()
     if kind == "hash":

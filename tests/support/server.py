@@ -1,6 +1,7 @@
 """The real server in the test's event loop, on the session's Valkey, and an engine alone in virtual time.
 
-Fixtures (imported by conftest.py files): `server` and `api` for calls over gRPC, `engine` for what is below.
+Fixtures (imported by conftest.py files): `server` and `api` for calls over gRPC, `quick_server` and
+`quick_api` for those that wait for beats, `engine` for what is below.
 The invariants hold after every test that uses one of them.
 """
 
@@ -42,6 +43,22 @@ async def server(redis_server: RedisServer, redis_url: str) -> AsyncIterator[Han
 async def api(server: Handle) -> AsyncIterator[Api]:
     """A client of `server`."""
     async with Api(server.address) as api:
+        yield api
+
+
+@pytest.fixture
+async def quick_server(redis_server: RedisServer, redis_url: str) -> AsyncIterator[Handle]:
+    """A server whose beats and delivery timeout are short, for tests that wait for them."""
+    settings = settings_for(redis_url, beat_interval_ms=200, delivery_timeout_ms=300, server_name="quick")
+    async with running(settings) as handle:
+        yield handle
+    assert violations_everywhere(redis_server) == []
+
+
+@pytest.fixture
+async def quick_api(quick_server: Handle) -> AsyncIterator[Api]:
+    """A client of `quick_server`."""
+    async with Api(quick_server.address) as api:
         yield api
 
 

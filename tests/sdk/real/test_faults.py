@@ -14,76 +14,11 @@ import pytest
 import pawl
 from pawl import Client, Context, Worker, workflow
 from pawl_server.app import Handle, running
-from tests.sdk.real.conftest import QUICK, StartWorker
-from tests.support.fault_proxy import FaultProxy
+from tests.sdk.real.conftest import QUICK
+from tests.support.fault_proxy import Balancer, FaultProxy
 from tests.support.server import settings_for
 from tests.support.wait import wait_until
-
-
-class Long:
-    """Workflow of three steps; the second waits for the test."""
-
-    def __init__(self, name: str = "long") -> None:
-        self.ran: list[str] = []
-        self.go = asyncio.Event()
-        self.cancelled = 0
-
-        @workflow(name, version="v1")
-        async def long(ctx: Context, state: Any, message: Any) -> Any:
-            try:
-                for key in ("a", "b", "c"):
-                    await ctx.step(key, lambda key=key: self._step(key))
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                raise
-            return ctx.done(None, result=ctx.attempt)
-
-        self.workflow = long
-
-    async def _step(self, key: str) -> None:
-        self.ran.append(key)
-        if key == "b":
-            await self.go.wait()
-
-
-def current_stream(worker: Worker) -> object:
-    runtime = worker._runtime
-    return runtime and runtime._current
-
-
-@pytest.mark.spec("R-WORK-10", "R-SDK-8")
-async def test_a_turn_survives_twenty_reconnects(
-    client: Client, proxy: FaultProxy, start_worker: StartWorker
-) -> None:
-    # C-49
-    long = Long()
-    worker = start_worker(long.workflow, address=proxy.url)
-    sent = await client.send("l-1", 1, create=long.workflow)
-    await wait_until(lambda: long.ran == ["a", "b"])
-    for _ in range(20):
-        stream = current_stream(worker)
-        proxy.cut()
-        await wait_until(lambda stream=stream: current_stream(worker) not in (None, stream))
-    long.go.set()
-    turn = await client.await_turn("l-1", sent.turn, wait=20)
-    assert (turn.result(), long.ran, long.cancelled) == (1, ["a", "b", "c"], 0)
-
-
-async def test_a_turn_handed_to_a_dead_stream_costs_no_attempt(
-    client: Client, proxy: FaultProxy, start_worker: StartWorker
-) -> None:
-    # C-27: something between server and worker keeps a dead stream open.
-    @workflow("quick", version="v1")
-    async def quick(ctx: Context, state: Any, message: Any) -> Any:
-        return ctx.done(None, result=ctx.attempt)
-
-    start_worker(quick, address=proxy.url)
-    assert (await client.send("q-1", 1, create=quick, wait=10)).result() == 1
-    proxy.half_open()
-    sent = await client.send("q-1", 2, wait=20)
-    assert sent.result() == 1
-    assert sent.outcome is not None
-    assert sent.outcome.attempt == 1
+from tests.support.workers import Long, StartWorker
 
 
 @pytest.mark.spec("R-SDK-10")
@@ -189,7 +124,7 @@ async def test_a_stopping_server_hands_its_workers_over(
     server: Handle, client: Client, redis_url: str
 ) -> None:
     async with running(settings_for(redis_url, server_name="two", **QUICK)) as second:
-        balancer = Balancer([server.address, second.address])
+        balancer = Balancer(server.address, second.address)
         async with balancer:
             long = Long()
             worker = Worker(balancer.url, workflows=[long.workflow])
@@ -205,18 +140,6 @@ async def test_a_stopping_server_hands_its_workers_over(
                 assert (turn.result(), long.ran) == (1, ["a", "b", "c"])
             await worker.stop(0)
             await task
-
-
-class Balancer(FaultProxy):
-    """Carries new connections to the first of its targets."""
-
-    def __init__(self, targets: list[str]) -> None:
-        super().__init__(targets[0])
-        self.targets = targets
-
-    async def connect_target(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host, _, port = self.targets[0].rpartition(":")
-        return await asyncio.open_connection(host, int(port))
 
 
 BLOCKING = """

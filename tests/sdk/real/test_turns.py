@@ -23,8 +23,8 @@ from pawl import (
 from pawl._transport import Transport
 from pawl.v1.message_service_pb2 import SendMessageRequest
 from pawl.v1.payload_pb2 import Payload
-from tests.sdk.real.conftest import StartWorker
 from tests.support.wait import wait_until
+from tests.support.workers import StartWorker
 
 FAST = RetryPolicy(initial_delay=timedelta(milliseconds=1), max_delay=timedelta(milliseconds=1))
 
