@@ -168,9 +168,9 @@ class Reference:
             if known:
                 same = known[0].digest == digest
                 ok = ("OK", known[0].number, one.inc, known[0].admitted, False)
-                return ok if same else ("BODY_CONFLICT", "message")
+                return ok if same else ("BODY_CONFLICT", "message", one.tv)
             if new["create"] and one.tv != f"{new['type']}:{new['version']}":
-                return ("BODY_CONFLICT", "create_if_absent")
+                return ("BODY_CONFLICT", "create_if_absent", one.tv)
             pending = len(one.turns) - one.head + 1
             if pending >= max_pending:
                 return ("LIMIT_EXCEEDED", "pending_messages", pending + 1, max_pending)

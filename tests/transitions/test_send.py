@@ -56,7 +56,7 @@ def test_an_instance_of_another_type_or_version_conflicts(driver: Driver, other:
     driver.create()
     with driver.unchanged():
         reply = driver.send("a", **other)
-    assert (reply.word, reply.what) == ("BODY_CONFLICT", "create_if_absent")
+    assert (reply.word, reply.what, reply.tv) == ("BODY_CONFLICT", "create_if_absent", TV)
     assert driver.send("a", create=False, **other).word == "OK"
 
 

@@ -90,3 +90,9 @@ class BodyConflict(Refused):
         super().__init__(
             Reason.BODY_CONFLICT, f"{resource} {name} {why}", {"resource": resource, "name": name}
         )
+
+
+def another_type(instance_id: str, stored: str, wanted: str) -> BodyConflict:
+    """An instance has another type or version, given as `type:version`, than the request wants."""
+    is_now, is_not = (each.replace(":", " ", 1) for each in (stored, wanted))
+    return BodyConflict("instance", instance_id, f"is {is_now}, not {is_not}")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pawl_server.domain.errors import BodyConflict, LimitExceeded, NotFound, Reason, Refused
+from pawl_server.domain.errors import BodyConflict, LimitExceeded, NotFound, Reason, Refused, another_type
 from pawl_server.engine.coalesce import Coalescer
 from pawl_server.store import scripts_gen
 from pawl_server.store.scripts_gen import SendItem, SendOk, SendReply
@@ -76,8 +76,8 @@ def _refusal(item: SendItem, reply: SendReply) -> Refused:
             return NotFound("instance", item.id)
         case scripts_gen.SendBodyConflict(what="message"):
             return BodyConflict("message", item.message_id)
-        case scripts_gen.SendBodyConflict():
-            return BodyConflict("instance", item.id, "has another type or version than create_if_absent")
+        case scripts_gen.SendBodyConflict(tv=stored):
+            return another_type(item.id, stored, f"{item.type}:{item.version}")
         case scripts_gen.SendLimitExceeded(limit=limit, value=value, max=maximum):
             return LimitExceeded(limit, value, maximum)
         case _:

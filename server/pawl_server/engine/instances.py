@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pawl.v1.instance_pb2 import Instance, InstanceStatus
 from pawl_server.domain.cursor import page_position, page_token
-from pawl_server.domain.errors import BodyConflict, LimitExceeded, NotFound
+from pawl_server.domain.errors import BodyConflict, LimitExceeded, NotFound, another_type
 from pawl_server.domain.times import duration, timestamp
 from pawl_server.engine import views
 from pawl_server.engine.coalesce import Coalescer
@@ -78,8 +78,11 @@ class Instances:
                 )
             case scripts_gen.CreateLimitExceeded(limit=limit, value=value, max=maximum):
                 raise LimitExceeded(limit, value, maximum)
-            case scripts_gen.CreateBodyConflict():
-                raise BodyConflict("instance", item.id, "exists with another type, version, state or setting")
+            case scripts_gen.CreateBodyConflict(tv=stored):
+                wanted = f"{item.type}:{item.version}"
+                if stored != wanted:
+                    raise another_type(item.id, stored, wanted)
+                raise BodyConflict("instance", item.id, "exists with another state or other settings")
 
     async def get(self, instance_id: str) -> Instance:
         """Reads an instance with its state. Raises NotFound or a StoreError."""

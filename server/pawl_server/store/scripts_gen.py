@@ -1280,6 +1280,7 @@ class SendNotFound(NamedTuple):
 
 class SendBodyConflict(NamedTuple):
     what: str
+    tv: str
 
     word = "BODY_CONFLICT"
 
@@ -1296,7 +1297,7 @@ SendReply = SendOk | SendNotFound | SendBodyConflict | SendLimitExceeded
 _SEND_WORDS: dict[bytes, Callable[[Sequence[Any]], SendReply]] = {
     b"OK": lambda r: SendOk(int(r[1]), int(r[2]), int(r[3]), r[4] == 1),
     b"NOT_FOUND": lambda r: SendNotFound(),
-    b"BODY_CONFLICT": lambda r: SendBodyConflict(r[1].decode()),
+    b"BODY_CONFLICT": lambda r: SendBodyConflict(r[1].decode(), r[2].decode()),
     b"LIMIT_EXCEEDED": lambda r: SendLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
 }
 SEND: Script[SendReply] = _script("send")

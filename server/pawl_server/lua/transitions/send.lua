@@ -19,7 +19,7 @@
 -- @item  max_attempts  int    attempts override; 0 for the type's
 -- @item  waits         bool   whether the caller waits for the turn that the message becomes
 -- @to    QUEUED
--- @reply OK(turn int, incarnation int, admitted_ms int, noted bool) | NOT_FOUND | BODY_CONFLICT(what str) | LIMIT_EXCEEDED(limit str, value int, max int)
+-- @reply OK(turn int, incarnation int, admitted_ms int, noted bool) | NOT_FOUND | BODY_CONFLICT(what str, tv str) | LIMIT_EXCEEDED(limit str, value int, max int)
 -- @emits CREATED, TURN_ADMITTED
 -- @oom   deny
 -- @spec  R-SEND-1, R-SEND-2, R-SEND-3, R-SEND-4
@@ -36,7 +36,7 @@ local function repeated(u, turn, digest)
     m = { 1, h[R_MESSAGE_ID], h[R_MESSAGE_DIGEST], '', '', h[R_ADMITTED] }
   end
   if m[3] ~= digest then
-    return { 'BODY_CONFLICT', 'message' }
+    return { 'BODY_CONFLICT', 'message', u.tv }
   end
   return { 'OK', tonumber(turn), u.r[INC], m[6], 0 }
 end
@@ -53,7 +53,7 @@ for at = FIRST, LAST, STRIDE do
   elseif not u and (MISSING.damaged or not create) then
     reply = unit_absent()
   elseif u and create and (u.tv ~= type .. ':' .. version) then
-    reply = { 'BODY_CONFLICT', 'create_if_absent' }
+    reply = { 'BODY_CONFLICT', 'create_if_absent', u.tv }
   elseif data_bytes(message) > max_message then
     reply = over('message_bytes', data_bytes(message), max_message)
   elseif u and u.r[PENDING] >= max_pending then
