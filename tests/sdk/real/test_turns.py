@@ -191,6 +191,7 @@ async def test_limits(client: Client, start_worker: StartWorker, part: str, size
     if state == "FAILED":
         assert sent.outcome.last_failure is not None
         assert sent.outcome.last_failure.reason == "LIMIT_EXCEEDED"
+        assert "LIMIT_EXCEEDED" not in sent.outcome.last_failure.message, "the reason is said once"
         assert sent.outcome.attempt == 1
 
 

@@ -159,12 +159,12 @@ class Coalescer:
         """Answers the items that are decided; gives back those worth another try, and why."""
         again: list[_Item] = []
         last: ServerError | None = None
-        for item, result in zip(batch, results, strict=True):
+        for at, (item, result) in enumerate(zip(batch, results, strict=True)):
             if result.WhichOneof("result") == "sent":
                 if not item.future.done():
                     item.future.set_result(result.sent)
                 continue
-            error = refusal_error(result.refusal)
+            error = _of_one(refusal_error(result.refusal), f"messages[{at}].")
             if is_retryable(error):
                 again.append(item)
                 last = error
@@ -180,3 +180,13 @@ class Coalescer:
             else:
                 left.append(item)
         return left
+
+
+def _of_one(error: ServerError, place: str) -> ServerError:
+    """A refusal as the sender of one message knows it: that there was a batch is no concern of theirs."""
+    field = error.metadata.get("field", "")
+    if field.startswith(place):
+        error.metadata["field"] = field.removeprefix(place)
+        error.message = error.message.removeprefix(place)
+        error.args = (error.message,)
+    return error

@@ -47,7 +47,7 @@ def failure_message(reason: str, message: str, *, permanent: bool = False, detai
 
 def refused_failure(error: ServerError) -> Failure:
     """Failure of a turn whose command was refused; for good, if another attempt would meet the same."""
-    return failure_message(error.reason or error.code, str(error), permanent=isinstance(error, LASTING))
+    return failure_message(error.reason or error.code, error.message, permanent=isinstance(error, LASTING))
 
 
 def fail_of(error: BaseException) -> Fail:
