@@ -78,7 +78,7 @@ def dev_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = str(tmp_path_factory.mktemp("dev") / "data")
     server = Child("dev", "--data-dir", folder, "--port", "0", "--until-stdin-closes")
     address = server.facts["address"]
-    worker = Child("worker", "examples.counter:counter", "tests.cli.flows:failing", "--address", address)
+    worker = Child("worker", "examples.counter:counter", "tests.cli.flows", "--address", address)
     yield address
     assert worker.end() == 0
     assert server.end() == 0

@@ -1,4 +1,4 @@
-"""A workflow that fails for good, for the worker of the command-line tests."""
+"""Workflows for the worker of the command-line tests."""
 
 from __future__ import annotations
 
@@ -11,3 +11,9 @@ from pawl import Context, Outcome, WorkflowError, workflow
 async def failing(ctx: Context, state: Any, message: Any) -> Outcome:
     """Fails, always."""
     raise WorkflowError("it is broken", reason="BROKEN")
+
+
+@workflow("tuned", version="v1", lease_timeout=90)
+async def tuned(ctx: Context, state: Any, message: Any) -> Outcome:
+    """Has settings that its worker stores."""
+    return ctx.done(state)

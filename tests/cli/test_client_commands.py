@@ -74,15 +74,22 @@ def test_creating_something_else_under_the_same_id_is_refused(pawl: Run, name: s
     refused = pawl("create", name, "--type", "counter", "--version", "v2")
     assert refused.exit_code == Exit.FAILED
     assert refused.stderr.startswith("error: BODY_CONFLICT: ")
+    assert f"{name} is counter v1, not counter v2" in refused.stderr
     error = json.loads(pawl("create", name, "--type", "counter", "--version", "v2", "--json").stderr)["error"]
     assert (error["reason"], error["exit_code"]) == ("BODY_CONFLICT", 1)
+    sent = pawl("send", name, "1", "--type", "other", "--version", "v1")
+    assert sent.stderr == f"error: BODY_CONFLICT: instance {name} is counter v1, not other v1\n"
+    other_state = pawl("create", name, "--type", "counter", "--version", "v1")
+    assert "exists with another state or other settings" in other_state.stderr
 
 
 def test_a_bad_id_is_refused_by_the_server(pawl: Run) -> None:
-    refused = pawl("get", "a b", "--json")
-    error = json.loads(refused.stderr)["error"]
-    assert (refused.exit_code, error["reason"]) == (Exit.FAILED, "INVALID_FIELD")
-    assert error["metadata"]["field"] == "instance_id"
+    for words in (("get", "a b"), ("send", "a b", "1"), ("send", "a b", "1", "--wait", "1")):
+        refused = pawl(*words, "--json")
+        error = json.loads(refused.stderr)["error"]
+        assert (refused.exit_code, error["reason"]) == (Exit.FAILED, "INVALID_FIELD")
+        assert error["metadata"]["field"] == "instance_id"
+        assert error["message"].startswith("instance_id ")
 
 
 @pytest.mark.parametrize("words", [("get",), ("turns",), ("send",)])
@@ -92,6 +99,7 @@ def test_what_is_not_there(pawl: Run, name: str, words: tuple[str, ...]) -> None
     assert missing.stdout == ""
     assert missing.stderr.startswith("error: NOT_FOUND: ")
     assert missing.stderr.count("\n") == 1
+    assert ("--type and --version create it" in missing.stderr) == (words == ("send",))
 
 
 def test_a_turn_that_is_not_there(pawl: Run, name: str) -> None:
@@ -125,8 +133,18 @@ def test_send_without_waiting(pawl: Run, name: str) -> None:
 def test_a_turn_that_is_not_finished_in_time(pawl: Run, name: str) -> None:
     late = pawl("send", name, "1", "--type", "nobody", "--version", "v1", "--wait", "0.05", "--json")
     assert late.exit_code == Exit.UNFINISHED
-    assert json.loads(late.stdout)["outcome"]["state"] == "QUEUED"
-    assert json.loads(late.stderr)["error"]["reason"] == "UNFINISHED"
+    sent = json.loads(late.stdout)
+    assert sent["outcome"]["state"] == "QUEUED"
+    error = json.loads(late.stderr)["error"]
+    assert (error["reason"], error["metadata"]["message_id"]) == ("UNFINISHED", sent["message_id"])
+    assert error["message"].endswith("is not finished: waiting for a worker of nobody v1")
+    behind = pawl("send", name, "2", "--id", "second", "--wait", "0.05")
+    assert behind.stderr == (
+        f"error: UNFINISHED: turn 2 of {name}, message second, is not finished: "
+        "behind turn 1, which is waiting for a worker of nobody v1\n"
+    )
+    cells = dict(rows(pawl("get", name)))
+    assert cells["head turn"] == "1: waiting for a worker of nobody v1"
 
 
 def test_a_turn_that_fails(pawl: Run, name: str) -> None:
@@ -136,7 +154,11 @@ def test_a_turn_that_fails(pawl: Run, name: str) -> None:
     assert re.match(rf"error: TURN_FAILED: turn 1 of {name} is FAILED: BROKEN: it is broken", failed.stderr)
     turn = value(pawl("turns", name, "1", "--json"))
     assert (turn["last_failure"]["reason"], turn["last_failure"]["non_retryable"]) == ("BROKEN", True)
-    assert value(pawl("get", name, "--json"))["status"] == "BLOCKED"
+    instance = value(pawl("get", name, "--json"))
+    assert (instance["status"], instance["head"]["last_failure"]["reason"]) == ("BLOCKED", "BROKEN")
+    assert dict(rows(pawl("get", name)))["blocked by"] == "turn 1: BROKEN: it is broken"
+    behind = pawl("send", name, "2", "--wait", "0.05")
+    assert behind.stderr.endswith("is not finished: behind turn 1, which FAILED: BROKEN: it is broken\n")
     assert "BROKEN: it is broken" in ok(pawl("turns", name))
 
 
@@ -165,7 +187,8 @@ def test_what_is_sent(
 
 
 def test_turns_with_steps_and_continuations(pawl: Run, name: str) -> None:
-    ok(pawl("send", name, '{"add": 2, "remaining": 3}', *COUNTER, "--wait", "10"))
+    first = pawl("send", name, '{"add": 2, "remaining": 3}', *COUNTER, "--wait", "10")
+    assert (first.exit_code, first.stderr) == (Exit.OK, "continued by turn 2\n")
     # What waits behind the last continuation is finished after it.
     ok(pawl("send", name, '{"add": 0}', "--wait", "10"))
     turns = value(pawl("turns", name, "--json"))
@@ -179,6 +202,7 @@ def test_turns_with_steps_and_continuations(pawl: Run, name: str) -> None:
     assert (table[0][0], [row[0] for row in table[1:]]) == ("TURN", ["4", "3"])
     shown = ok(pawl("turns", name, "1"))
     assert "continued by  turn " in shown
+    assert re.search(r"^finished +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+$", shown, re.MULTILINE), "with its zone"
     assert re.search(r"^1 +add +step +1 +.* 2$", shown, re.MULTILINE)
 
 
@@ -192,6 +216,16 @@ def test_list(pawl: Run, name: str) -> None:
     assert [row[0] for row in rows(pawl("list", kind, "--limit", "0"))] == ["ID", *ids]
     assert ok(pawl("list", f"{kind}x")) == f"no instances of type {kind}x\n"
     assert value(pawl("list", f"{kind}x", "--json")) == []
+
+
+def test_list_of_types(pawl: Run) -> None:
+    ok(pawl("list"))
+    types = {one["name"]: one for one in value(pawl("list", "--json"))}
+    assert types["tuned"]["lease_timeout_s"] == 90.0
+    table = rows(pawl("list"))
+    assert table[0][0] == "TYPE"
+    assert ["tuned", "90 s", "3"] in [row[:3] for row in table[1:]]
+    assert len(value(pawl("list", "--limit", "1", "--json"))) == 1
 
 
 def test_more_than_a_page(pawl: Run, name: str) -> None:

@@ -279,6 +279,18 @@ class Client:
             (await self._call(self._transport.admin.GetWorkflowType, request, timeout)).workflow_type
         )
 
+    async def list_workflow_types_page(
+        self, *, page_size: int = 0, page_token: str = "", timeout: float | None = None
+    ) -> Page[WorkflowType]:
+        """Reads one page of the stored types by name, defaults filled in; see `list_page`."""
+        request = admin.ListWorkflowTypesRequest(page_size=page_size, page_token=page_token)
+        answer = await self._call(self._transport.admin.ListWorkflowTypes, request, timeout)
+        return Page([type_of(item) for item in answer.workflow_types], answer.next_page_token)
+
+    def list_workflow_types(self, *, page_size: int = 0) -> AsyncIterator[WorkflowType]:
+        """Iterates over all stored types by name. A type whose settings nobody stored is not among them."""
+        return _each(lambda token: self.list_workflow_types_page(page_size=page_size, page_token=token))
+
     async def _call(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
         return await self._transport.call(method, request, timeout=timeout or self.timeout)
 

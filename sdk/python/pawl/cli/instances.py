@@ -6,12 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pawl.cli.options import JSON, call, client_options
-from pawl.cli.output import instance_json, local, print_fields, print_json, print_table, seconds, text_of
+from pawl.cli.options import JSON, call, client_options, first
+from pawl.cli.output import (
+    failure_text,
+    instance_json,
+    local,
+    print_fields,
+    print_json,
+    print_table,
+    seconds,
+    text_of,
+    turn_json,
+    type_json,
+)
+from pawl.cli.waiting import head_of, waits_for
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from pawl.client import Client
-    from pawl.models import Instance
+    from pawl.models import Instance, Turn, WorkflowType
 
 
 @click.command()
@@ -65,23 +79,32 @@ def create(
         click.echo(f"{instance.id} is an instance of {instance.workflow_type} {instance.version}")
 
 
-@click.command()
+@click.command(short_help="Show an instance and its state.")
 @click.argument("instance_id", metavar="ID")
 @client_options
 def get(instance_id: str, address: str | None, timeout: float, as_json: bool) -> None:
-    """Show an instance and its state."""
-    instance = call(address, timeout, lambda client: client.get(instance_id))
+    """Show an instance, its state, and what the turn at its head waits for or failed with."""
+
+    async def job(client: Client) -> tuple[Instance, Turn | None]:
+        instance = await client.get(instance_id)
+        return instance, await head_of(client, instance)
+
+    instance, head = call(address, timeout, job)
     if as_json:
-        print_json(instance_json(instance))
+        print_json({**instance_json(instance), "head": head and turn_json(head, payloads=False)})
         return
+    blocked = instance.status == "BLOCKED" and head is not None
     print_fields(
         {
             "id": instance.id,
             "type": f"{instance.workflow_type} {instance.version}",
             "status": instance.status,
             "state": text_of(instance.state_payload),
+            "blocked by": f"turn {head.turn}: {failure_text(head.last_failure)}"
+            if head and blocked
+            else None,
             "pending turns": instance.pending_turns,
-            "head turn": instance.head_turn,
+            "head turn": f"{head.turn}: {waits_for(head, instance)}" if head and not blocked else None,
             "last turn": instance.last_turn,
             "oldest kept turn": instance.oldest_kept_turn,
             "incarnation": instance.incarnation,
@@ -94,8 +117,8 @@ def get(instance_id: str, address: str | None, timeout: float, as_json: bool) ->
     )
 
 
-@click.command("list", short_help="List the instances of a type.")
-@click.argument("workflow_type", metavar="TYPE")
+@click.command("list", short_help="List the instances of a type, or the types.")
+@click.argument("workflow_type", metavar="[TYPE]", required=False)
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -105,17 +128,18 @@ def get(instance_id: str, address: str | None, timeout: float, as_json: bool) ->
 )
 @client_options
 def list_instances(
-    workflow_type: str, limit: int, address: str | None, timeout: float, as_json: bool
+    workflow_type: str | None, limit: int, address: str | None, timeout: float, as_json: bool
 ) -> None:
-    """List the instances of a type in order of creation, without their state."""
+    """List the instances of a type in order of creation, without their state.
 
-    async def job(client: Client) -> list[Instance]:
-        found: list[Instance] = []
-        async for instance in client.list(workflow_type, page_size=min(limit, 100)):
-            found.append(instance)
-            if len(found) == limit:
-                break
-        return found
+    Without TYPE, list the types that have settings; a type without any has the defaults and is not listed.
+    """
+    if workflow_type is None:
+        _list_types(limit, address, timeout, as_json)
+        return
+
+    def job(client: Client) -> Awaitable[list[Instance]]:
+        return first(client.list(workflow_type, page_size=min(limit, 100)), limit)
 
     found = call(address, timeout, job)
     if as_json:
@@ -128,4 +152,28 @@ def list_instances(
             for one in found
         ],
         empty=f"no instances of type {workflow_type}",
+    )
+
+
+def _list_types(limit: int, address: str | None, timeout: float, as_json: bool) -> None:
+    def job(client: Client) -> Awaitable[list[WorkflowType]]:
+        return first(client.list_workflow_types(page_size=min(limit, 100)), limit)
+
+    found = call(address, timeout, job)
+    if as_json:
+        print_json([type_json(one) for one in found])
+        return
+    print_table(
+        ("TYPE", "LEASE", "MAX ATTEMPTS", "REVISION", "CHANGED"),
+        [
+            (
+                one.name,
+                f"{seconds(one.lease_timeout):g} s",
+                one.max_attempts,
+                one.revision,
+                local(one.update_time),
+            )
+            for one in found
+        ],
+        empty="no type has settings; 'pawl list TYPE' lists the instances of a type",
     )

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pawl.cli.exits import CommandError, Exit
 from pawl.cli.options import JSON, call, client_options, parse_json
 from pawl.cli.output import print_json, sent_json, text_of
+from pawl.cli.waiting import why_unfinished
+from pawl.errors import NotFound, TurnUnfinished
 
 if TYPE_CHECKING:
     from pawl.client import Client, NewInstance
@@ -49,23 +52,40 @@ def send(
 
     MESSAGE is JSON; "-" reads it from standard input, and without it null is sent. Sending again with the
     same --id gives the first answer and sends nothing. With --wait the exit code tells how the turn ended:
-    0 completed, 1 failed, 5 not finished yet.
+    0 completed, 1 failed, 5 not finished yet; the line on stderr then says what it waits for. A turn that
+    continued with a message of its own is completed: what it returned is printed, and on stderr the turn that
+    continues it, which 'pawl turns' shows.
     """
     value = _value(message, text, binary)
     new = _new_instance(workflow_type, version, state)
 
-    async def job(client: Client) -> Sent:
-        return await client.send(instance_id, value, id=message_id, create=new, wait=wait)
+    async def job(client: Client) -> tuple[Sent, str]:
+        try:
+            sent = await client.send(instance_id, value, id=message_id, create=new, wait=wait)
+        except NotFound as error:
+            text = f"{error.message}; --type and --version create it"
+            raise CommandError(error.reason, text, Exit.NOT_FOUND, error.metadata) from None
+        if sent.outcome is None or sent.outcome.finished or sent.outcome.state == "FAILED":
+            return sent, ""
+        return sent, await why_unfinished(client, instance_id, sent.turn)
 
-    sent = call(address, timeout, job)
+    sent, why = call(address, timeout, job)
     if as_json:
         print_json(sent_json(sent))
     elif sent.outcome is None:
         click.echo(f"turn {sent.turn} of {sent.instance_id}, message {sent.message_id}")
     elif sent.outcome.state == "COMPLETED":
         click.echo(text_of(sent.outcome.reply_payload) or "null")
+        if sent.outcome.continuation_turn:
+            click.echo(f"continued by turn {sent.outcome.continuation_turn}", err=True)
     if sent.outcome is not None and sent.outcome.state != "COMPLETED":
-        sent.outcome.result()  # raises what the exit code and the line on stderr are made of
+        try:
+            sent.outcome.result()  # raises what the exit code and the line on stderr are made of
+        except TurnUnfinished as error:
+            unfinished = f"turn {sent.turn} of {instance_id}, message {sent.message_id}, is not finished"
+            details = {"state": error.state, "turn": str(sent.turn), "message_id": sent.message_id}
+            said = f"{unfinished}: {why or error.state}"
+            raise CommandError("UNFINISHED", said, Exit.UNFINISHED, details) from None
 
 
 def _value(message: str | None, text: bool, binary: bool) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -53,6 +53,16 @@ def call(address: str | None, timeout: float, job: Callable[[Client], Awaitable[
         return run(connected())
     except PawlError as error:
         raise command_error(error, where) from None
+
+
+async def first(found: AsyncIterator[T], limit: int) -> list[T]:
+    """Gathers the first items of a listing; 0 gathers all."""
+    items: list[T] = []
+    async for item in found:
+        items.append(item)
+        if len(items) == limit:
+            break
+    return items
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

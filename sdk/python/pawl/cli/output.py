@@ -16,7 +16,7 @@ from pawl.payloads import BINARY, Payload, decode
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pawl.models import Failure, Instance, Origin, Sent, ServerInfo, Turn
+    from pawl.models import Failure, Instance, Origin, Sent, ServerInfo, Turn, WorkflowType
 
     Cell = str | int | float | None
 
@@ -81,8 +81,8 @@ def moment(time: datetime | None) -> str | None:
 
 
 def local(time: datetime | None) -> str | None:
-    """Writes a time for people: local time, to the second."""
-    return None if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """Writes a time for people: local time with its zone, to the second."""
+    return None if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def seconds(span: timedelta | None) -> float | None:
@@ -124,6 +124,13 @@ def instance_json(instance: Instance, *, state: bool = True) -> dict[str, Any]:
         "lease_timeout_s": seconds(instance.lease_timeout),
         "max_attempts": instance.max_attempts or None,
     }
+
+
+def failure_text(failure: Failure | None) -> str | None:
+    """A failure for people: its reason and its message."""
+    if failure is None:
+        return None
+    return f"{failure.reason}: {failure.message}" if failure.message else failure.reason
 
 
 def failure_json(failure: Failure | None) -> dict[str, Any] | None:
@@ -213,4 +220,16 @@ def info_json(info: ServerInfo, address: str) -> dict[str, Any]:
         "start_time": moment(info.start_time),
         "virtual_time": info.virtual_time,
         "store_reachable": info.store_reachable,
+    }
+
+
+def type_json(one: WorkflowType) -> dict[str, Any]:
+    """The settings of a type as JSON."""
+    return {
+        "name": one.name,
+        "revision": one.revision,
+        "update_time": moment(one.update_time),
+        "lease_timeout_s": seconds(one.lease_timeout),
+        "max_attempts": one.max_attempts,
+        "attempt_timeout_s": seconds(one.attempt_timeout),
     }

@@ -6,10 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pawl.cli.options import call, client_options
-from pawl.cli.output import local, print_fields, print_json, print_table, text_of, turn_json
+from pawl.cli.options import call, client_options, first
+from pawl.cli.output import (
+    failure_text,
+    local,
+    print_fields,
+    print_json,
+    print_table,
+    text_of,
+    turn_json,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from pawl.client import Client
     from pawl.models import Turn
 
@@ -37,13 +47,8 @@ def turns(
             _show(turn)
         return
 
-    async def job(client: Client) -> list[Turn]:
-        found: list[Turn] = []
-        async for turn in client.list_turns(instance_id, page_size=min(limit, 100)):
-            found.append(turn)
-            if len(found) == limit:
-                break
-        return found
+    def job(client: Client) -> Awaitable[list[Turn]]:
+        return first(client.list_turns(instance_id, page_size=min(limit, 100)), limit)
 
     found = call(address, timeout, job)
     if as_json:
@@ -60,7 +65,7 @@ def turns(
                 turn.step_count,
                 local(turn.admit_time),
                 local(turn.finish_time),
-                _failure(turn),
+                failure_text(turn.last_failure),
             )
             for turn in found
         ],
@@ -79,10 +84,10 @@ def _show(turn: Turn) -> None:
             "message": text_of(turn.message_payload),
             "reply": text_of(turn.reply_payload),
             "attempt": turn.attempt,
-            "last failure": _failure(turn),
+            "last failure": failure_text(turn.last_failure),
             "admitted": local(turn.admit_time),
             "finished": local(turn.finish_time),
-            "due": local(turn.due_time),
+            "lease until" if turn.state == "RUNNING" else "next attempt": local(turn.due_time),
             "continued by": f"turn {turn.continuation_turn}" if turn.continuation_turn else None,
             "trimmed": "yes" if turn.trimmed else None,
         }
@@ -103,14 +108,3 @@ def _show(turn: Turn) -> None:
                 for step in turn.steps
             ],
         )
-
-
-def _failure(turn: Turn) -> str | None:
-    failure = turn.last_failure
-    return (
-        None
-        if failure is None
-        else f"{failure.reason}: {failure.message}"
-        if failure.message
-        else failure.reason
-    )
