@@ -202,6 +202,9 @@ def test_the_demo_wants_a_folder_of_its_own(tmp_path: Path) -> None:
         ("json:nothing", "'nothing' is no such name in json"),
         ("json", "json declares no workflow"),
         (":x", "not of the form MODULE:WORKFLOW"),
+        ("orders.py", "give the module's name, without .py: 'orders'"),
+        ("flows/orders.py:order", "give the module's name, without .py: 'flows.orders:order'"),
+        ("orders:", "'orders' without the colon stands for all of its workflows"),
     ],
 )
 def test_what_is_no_workflow(name: str, says: str) -> None:
@@ -224,10 +227,24 @@ def test_workflows_are_found_in_the_current_folder(tmp_path: Path, monkeypatch: 
 def test_an_import_that_fails_inside_the_module_is_not_hidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "needs_more.py").write_text("import not_installed_anywhere\n")
+    (tmp_path / "needs_more.py").write_text("import json\nimport not_installed_anywhere\n")
+    (tmp_path / "wrong.py").write_text("import json\njson.loads('{')\n")
+    (tmp_path / "unfinished.py").write_text("def\n")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name, line in (("needs_more", 2), ("wrong", 2), ("unfinished", 1)):
+        shown = pawl("worker", name)
+        assert shown.exit_code == Exit.USAGE
+        assert shown.stderr.startswith(f"error: IMPORT_FAILED: {name} can't be imported: ")
+        assert f"{name}.py, line {line})" in shown.stderr
+        assert shown.stderr.count("\n") == 1
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
-        worker.load("needs_more")
+        worker.load("needs_more", verbose=True)
+
+
+def test_a_log_level_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAWL_LOG_LEVEL", "loud")
+    assert "'loud' is none of" in pawl("worker", "json").stderr
 
 
 def test_nobody_reads_the_output(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -37,24 +38,32 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Time that running turns get to end when the worker stops.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Log more, and show whole tracebacks.")
 @json_option
 def worker(
-    names: tuple[str, ...], address: str | None, concurrency: int, grace: float, as_json: bool
+    names: tuple[str, ...],
+    address: str | None,
+    concurrency: int,
+    grace: float,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Run the turns of workflows.
 
     MODULE:WORKFLOW names a workflow that a module declares with @workflow; MODULE alone names all of them.
     Modules are looked for in the current folder first. The worker reconnects for ever; SIGINT or SIGTERM lets
-    running turns end and gives the others back.
+    running turns end and gives the others back. PAWL_LOG_LEVEL sets what is logged on stderr; debug is the
+    same as --verbose.
     """
     from pawl.worker import Worker
 
+    level = logging.DEBUG if verbose else _log_level()
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     found: list[Workflow] = []
     for name in names:
-        found += [one for one in load(name) if one not in found]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        found += [one for one in load(name, verbose=level == logging.DEBUG) if one not in found]
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         one = Worker(address, workflows=found, concurrency=concurrency, grace=grace)
     except ValueError as error:
@@ -67,9 +76,18 @@ def worker(
                 {"address": one.address, "session": one.session, "workflows": runs, "pid": os.getpid()}
             )
         else:
-            click.echo(f"Worker {one.session} runs {', '.join(runs)} for {one.address}. Ctrl-C stops it.")
+            click.echo(f"Worker {one.session} runs {', '.join(runs)}. Ctrl-C stops it.")
 
     run(_work(one, announce))
+
+
+def _log_level() -> int:
+    name = os.environ.get("PAWL_LOG_LEVEL", "info")
+    level = logging.getLevelNamesMapping().get(name.upper())
+    if level is None:
+        text = f"PAWL_LOG_LEVEL: {name!r} is none of debug, info, warning, error"
+        raise CommandError("BAD_SETTING", text, Exit.USAGE, {"setting": "PAWL_LOG_LEVEL"})
+    return level
 
 
 async def _work(worker: Worker, announce: Callable[[], None]) -> None:
@@ -87,12 +105,21 @@ async def _work(worker: Worker, announce: Callable[[], None]) -> None:
     await asyncio.gather(*stops)
 
 
-def load(name: str) -> list[Workflow]:
-    """Imports `MODULE:WORKFLOW`, or all workflows of `MODULE`. Raises CommandError if there are none."""
+def load(name: str, *, verbose: bool = False) -> list[Workflow]:
+    """Imports `MODULE:WORKFLOW`, or all workflows of `MODULE`.
+
+    Raises CommandError if there are none, or the module can't be imported; with `verbose` whatever the import
+    raised.
+    """
     from pawl.workflow import Workflow
 
     module_name, colon, attribute = name.partition(":")
-    module = _import(module_name, name)
+    if colon and not attribute and module_name:
+        text = (
+            f"{name!r} names no workflow; {module_name!r} without the colon stands for all of its workflows"
+        )
+        raise CommandError("NO_WORKFLOW", text, Exit.USAGE)
+    module = _import(module_name, name, verbose)
     if colon:
         value = getattr(module, attribute, None)
         if not isinstance(value, Workflow):
@@ -105,15 +132,37 @@ def load(name: str) -> list[Workflow]:
     return declared
 
 
-def _import(module_name: str, name: str) -> ModuleType:
+def _import(module_name: str, name: str, verbose: bool) -> ModuleType:
+    if module_name.endswith(".py"):
+        better = name.replace(module_name, module_name.removesuffix(".py").replace(os.sep, "."), 1)
+        text = f"{name!r} is a file; give the module's name, without .py: {better!r}"
+        raise CommandError("NO_WORKFLOW", text, Exit.USAGE)
     try:
         return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and _is_missing(module_name, error.name):
+            text = f"{name}: no module {error.name!r}, neither here nor installed"
+            text += "; the form is MODULE:WORKFLOW"
+            raise CommandError("NO_WORKFLOW", text, Exit.USAGE) from None
+        if not module_name or module_name.startswith("."):
+            text = f"{name!r} is not of the form MODULE:WORKFLOW"
+            raise CommandError("NO_WORKFLOW", text, Exit.USAGE) from None
+        if verbose:
             raise
-        text = f"{name}: no module {error.name!r}, neither here nor installed; the form is MODULE:WORKFLOW"
-        raise CommandError("NO_WORKFLOW", text, Exit.USAGE) from None
-    except (ValueError, TypeError):
-        raise CommandError(
-            "NO_WORKFLOW", f"{name!r} is not of the form MODULE:WORKFLOW", Exit.USAGE
-        ) from None
+        text = f"{module_name} can't be imported: {type(error).__name__}: {error}{_place(error)}"
+        raise CommandError("IMPORT_FAILED", f"{text}; -v shows the traceback", Exit.USAGE) from None
+
+
+def _is_missing(module_name: str, missing: str | None) -> bool:
+    """Whether it is the module itself that is missing, and not one that it imports."""
+    return missing is not None and f"{module_name}.".startswith(f"{missing}.")
+
+
+def _place(error: Exception) -> str:
+    """Where it was raised: the last line of the caller's own code, if there is one."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text names the place
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen ")]
+    frames = [f for f in frames if f.filename != __file__ and f.filename != importlib.__file__]
+    own = [f for f in frames if f.filename.startswith(os.getcwd() + os.sep)]
+    return f" ({(own or frames)[-1].filename}, line {(own or frames)[-1].lineno})" if frames else ""
