@@ -265,3 +265,29 @@ async def test_an_undecodable_saved_step_is_undecodable() -> None:
     failed = await failure(handler, steps={"a": "no point"})
     assert (failed.reason, failed.non_retryable) == ("UNDECODABLE", False)
     assert "step 1 'a' of turn 1 of test" in failed.message
+
+
+async def test_a_failure_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(ctx: Context, state: dict, message: Any) -> Any:
+        raise ValueError("bad value")
+
+    known = pawl.Failure("ValueError", "bad value", False, 1, None, False)
+    await run(handler)
+    await run(handler, attempt=2, last_failure=known)
+    await run(handler, attempt=3, last_failure=known)
+    first, second, last = caplog.records
+    assert (first.levelname, second.levelname, last.levelname) == ("WARNING", "WARNING", "ERROR")
+    assert (first.exc_info is not None, second.exc_info, last.exc_info) == (True, None, None)
+    assert (
+        first.getMessage() == "turn 1 of test failed in attempt 1 and is tried again: ValueError: bad value"
+    )
+    assert "failed for good in attempt 3, the instance is blocked: ValueError" in last.getMessage()
+
+
+async def test_what_explains_itself_is_logged_without_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(ctx: Context, state: dict, message: Point) -> Any:
+        raise pawl.WorkflowError("no")
+
+    assert (await failure(handler, message={"x": "two"})).reason == "UNDECODABLE"
+    assert (await failure(handler, message={"x": 2})).reason == "WorkflowError"
+    assert [record.exc_info for record in caplog.records] == [None, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import grpc
@@ -302,3 +303,30 @@ async def test_the_workflow_sees_nothing_of_all_this(server: FakeServer, start_w
     numbers = [c.n for s in server.streams for c in s.commands]
     assert numbers == sorted(numbers)
     assert set(numbers) == {1, 2, 3, 4, 5}
+
+
+async def test_the_log_of_an_outage_is_short(
+    server: FakeServer, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said(part: str) -> list[str]:
+        return [line for line in lines() if part in line]
+
+    def lines() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "pawl.worker"]
+
+    caplog.set_level(logging.INFO, "pawl.worker")
+    server.refuse_hello = (grpc.StatusCode.UNAVAILABLE, "not yet")
+    worker = start_worker(counter)
+    await wait_until(lambda: len(server.streams) >= 4)
+    assert (said("connected to"), len(lines())) == (
+        [f"not connected to {server.address}, trying on: UNAVAILABLE: not yet"],
+        1,
+    )
+    server.refuse_hello = None
+    (up,) = await wait_until(lambda: said("(server run fake)"))
+    assert up.startswith(f"connected to {server.address} (server run fake) after ")
+    server.streams[-1].cut()
+    await wait_until(lambda: said("connected again"))
+    await worker.stop()
+    await wait_until(lambda: said("has stopped"))
+    assert len(lines()) == 4, lines()

@@ -11,6 +11,7 @@ import pytest
 
 import pawl
 from pawl import Context, Step, SyncContext, effect_id
+from pawl.payloads import decode
 from tests.sdk.handlers import Point, failure, run
 
 
@@ -236,7 +237,10 @@ async def test_messages_and_states_by_annotation() -> None:
         return ctx.done(Point(state.x + message.x), result=message)
 
     ran = await run(handler, {"x": 2}, state={"x": 1})
-    assert (ran.state, ran.result) == ({"x": 3, "y": 0}, {"x": 2, "y": 0})
+    assert (ran.state, ran.result) == (Point(3), Point(2)), "the handler's own objects"
+    assert ran.result_payload is not None
+    stored = decode(ran.state_payload), decode(ran.result_payload)
+    assert stored == ({"x": 3, "y": 0}, {"x": 2, "y": 0})
     failed = await failure(handler, state={"x": 1}, message={"x": "two"})
     assert failed.reason == "UNDECODABLE"
     assert not failed.non_retryable

@@ -95,6 +95,7 @@ class Worker:
         )
         try:
             await self._runtime.run()
+            log.info("worker %s has stopped", self.session)
         finally:
             self._runtime = None
             await transport.close()
@@ -121,13 +122,11 @@ class Worker:
         loop = asyncio.get_running_loop()
         stops: set[asyncio.Task[None]] = set()
 
-        def stop(name: str) -> None:
-            grace = 0.0 if stops else self.grace
-            log.info("%s: stopping, %g s for running turns", name, grace)
-            stops.add(loop.create_task(self.stop(grace)))
+        def stop() -> None:
+            stops.add(loop.create_task(self.stop(0.0 if stops else self.grace)))
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop, number.name)
+            loop.add_signal_handler(number, stop)
         try:
             await self.run()
         finally:

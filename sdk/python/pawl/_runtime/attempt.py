@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pawl._reasons import refusal_error
 from pawl._runtime.failures import refused_failure
+from pawl._runtime.seldom import Seldom
 from pawl._transport import Backoff, is_retryable
 from pawl.errors import AttemptEnded, CommandGap, InternalError, LeaseEnded, NotFound, ServerError, StaleFence
 from pawl.v1.worker_service_pb2 import Checkpoint, Command, CommandResult, Fail, Finish, LeasedTurn, Release
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pawl._runtime.stream import WorkStream
 
 log = logging.getLogger("pawl.worker")
+_repeating = Seldom(log)
 
 Waiter = asyncio.Future[None] | concurrent.futures.Future[None]
 
@@ -267,7 +269,9 @@ class Attempt:
         self.sent_on = None
         self._backoff = self._backoff or Backoff(0.02, 5.0)
         delay = self._backoff.next(error.retry_after)
-        log.info("repeating a command of %s in %.2f s: %s", self.turn.instance_id, delay, error)
+        _repeating(
+            logging.INFO, "repeating a command of %s in %.2f s: %s", self.turn.instance_id, delay, error
+        )
         self.host.loop.call_later(delay, self._retransmit, self.command)
 
     def _retransmit(self, command: Command) -> None:

@@ -14,6 +14,7 @@ from pawl._runtime.turn_context import SyncTurnContext, TurnContext
 from pawl.context import Outcome
 from pawl.errors import AttemptEnded, PayloadError, ServerError, WorkflowError
 from pawl.payloads import Decoder, Payload, encode, is_unset
+from pawl.v1.failure_pb2 import Failure
 from pawl.v1.worker_service_pb2 import Fail, Finish
 
 log = logging.getLogger("pawl.worker")
@@ -82,30 +83,39 @@ class Executor:
         if attempt.ended is not None:
             # Fenced, or asked to stop: whatever the handler says about it goes nowhere.
             raise AttemptEnded(attempt.ended) from error
-        turn = attempt.turn
-        permanent = isinstance(error, WorkflowError)
-        log.log(
-            logging.INFO if permanent else logging.WARNING,
-            "attempt %d at turn %d of %s failed: %s: %s",
-            turn.attempt,
-            turn.turn,
-            turn.instance_id,
-            type(error).__name__,
-            error,
-            exc_info=None if permanent else error,
-        )
         fail = fail_of(error)
         try:
             # What was done is kept for the next attempt.
             await attempt.settle()
         except ServerError as problem:
             fail = Fail(failure=refused_failure(problem))
+        _report(attempt, fail.failure, error)
         attempt.fail(fail)
 
     def _threads_pool(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="pawl-handler")
         return self._pool
+
+
+def _report(attempt: Attempt, failure: Failure, error: BaseException) -> None:
+    """Logs a failure; with a traceback only where it tells more than the text, and only the first time."""
+    turn = attempt.turn
+    known = (turn.last_failure.reason, turn.last_failure.message) == (failure.reason, failure.message)
+    explained = known or isinstance(error, WorkflowError | PayloadError)
+    final = failure.non_retryable or 0 < turn.max_attempts <= turn.attempt
+    log.log(
+        logging.ERROR if final else logging.WARNING,
+        "turn %d of %s failed for good in attempt %d, the instance is blocked: %s: %s"
+        if final
+        else "turn %d of %s failed in attempt %d and is tried again: %s: %s",
+        turn.turn,
+        turn.instance_id,
+        turn.attempt,
+        failure.reason,
+        failure.message,
+        exc_info=None if explained else error,
+    )
 
 
 def _read(attempt: Attempt, what: str, decoder: Decoder, payload: Payload) -> object:

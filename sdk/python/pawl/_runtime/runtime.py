@@ -12,6 +12,7 @@ from pawl._runtime.attempt import Attempt
 from pawl._runtime.executor import Executor
 from pawl._runtime.failures import failure_message
 from pawl._runtime.leases import MAX_LEASES, LeaseKeeper
+from pawl._runtime.seldom import Seldom
 from pawl._runtime.stream import WorkStream
 from pawl._runtime.watchdog import Renewer, Watchdog
 from pawl._transport import Backoff, Transport, WorkCall
@@ -25,7 +26,6 @@ OPEN_TIMEOUT = 10.0
 DETACH_TIMEOUT = 1.0
 LAST_WORDS = 2.0
 """Seconds that a stopping worker waits for the answers to what it gave back."""
-REPORT_EVERY = 30.0
 STEADY = 5.0
 """Seconds after which a stream counts as working, so that the next reconnect starts with a short delay."""
 
@@ -50,6 +50,7 @@ class Runtime:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._transport = transport
+        self._address = transport.address
         self._dial = dial
         self._workflows = workflows
         self._hello = hello
@@ -61,7 +62,9 @@ class Runtime:
         self._streams: dict[WorkStream, asyncio.Task[None]] = {}
         self._ordinal = 0
         self._welcome = False
-        self._report_at = 0.0
+        self._down_since: float | None = None
+        self._report_down = Seldom(log)
+        self._report_again = Seldom(log)
         self._changed = asyncio.Event()
         self._stopping = False
         self._ended = asyncio.Event()
@@ -98,6 +101,8 @@ class Runtime:
     async def stop(self, grace: float) -> None:
         """Takes no more turns, waits `grace` seconds for the running ones, gives back the others."""
         self._stopping = True
+        if self._attempts:
+            log.info("stopping: %g s for %d running turns", grace, len(self._attempts))
         try:
             async with asyncio.timeout(grace):
                 await self._until_empty()
@@ -165,24 +170,30 @@ class Runtime:
             except ServerError as error:
                 if isinstance(error, InvalidField | Unimplemented) and not self._welcome:
                     raise
-                self._report_down(error)
+                self._down(error)
             else:
-                self._report_up()
+                self._report_up(stream)
                 self._welcome = True
                 backoff.ease(0.2)
                 self.loop.call_later(STEADY, self._steady, stream, backoff)
 
-    def _report_down(self, error: ServerError) -> None:
-        """Says that there is no stream: at once, then every half minute."""
-        now = self.loop.time()
-        if now >= self._report_at:
-            log.warning("no work stream, trying on: %s", error)
-            self._report_at = now + REPORT_EVERY
+    def _down(self, error: ServerError) -> None:
+        """Says that there is no stream: at once, then now and then."""
+        if self._down_since is None:
+            self._down_since = self.loop.time()
+        self._report_down(logging.WARNING, "not connected to %s, trying on: %s", self._address, error)
 
-    def _report_up(self) -> None:
-        if self._report_at:
-            log.info("work stream %d is open", self._ordinal)
-            self._report_at = 0.0
+    def _report_up(self, stream: WorkStream) -> None:
+        after = ""
+        if self._down_since is not None:
+            after = f" after {self.loop.time() - self._down_since:.1f} s"
+            self._down_since = None
+        if self._welcome:
+            self._report_again(
+                logging.INFO, "connected again to %s (server run %s)%s", self._address, stream.server, after
+            )
+        else:
+            log.info("connected to %s (server run %s)%s", self._address, stream.server, after)
 
     async def _open(self) -> WorkStream:
         """Opens a stream and moves the leases there. Raises ServerError."""
@@ -230,7 +241,10 @@ class Runtime:
             await stream.run(hello, credits_now)
         except ServerError as error:
             stream.error = error
-            log.info("work stream %d ended: %s", stream.ordinal, error)
+            if self._current is stream and not self._ended.is_set():
+                self._down(error)
+            else:
+                log.debug("work stream %d ended: %s", stream.ordinal, error)
         except Exception:
             log.exception("work stream %d broke", stream.ordinal)
         finally:
