@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from pawl.demo.audit import Evidence, executed_after_saving, judge
+from pawl.cli.demo import show
+from pawl.demo.audit import Evidence, Report, executed_after_saving, judge
 from pawl.demo.chaos import Kill, held_turns, running_steps
 from pawl.demo.marks import Kind, Mark
+from pawl.demo.progress import Display
 from pawl.demo.workflows import STEPS
 from pawl.models import Failure, Origin, SavedStep, Turn
 from pawl.payloads import encode
@@ -213,3 +216,31 @@ def test_which_turns_a_worker_holds() -> None:
     story.tell("E", "doc-moved", "read", "a")
     story.tell("R", "doc-moved", "read", "b", 2)
     assert held_turns(story.marks, "a") == {"doc-inside", "doc-between"}
+
+
+def test_the_report_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report(
+        documents=3, turns=8, effects_planned=18, effects_repeated=2, workers_killed=1, sends_refused=4
+    )
+    show(report)
+    out = capsys.readouterr().out
+    for line in (
+        r"turns +8 with the collector's, 0 attempts",
+        r"effects +18 planned, 2 ran again: their worker died before saving \(at least once\)",
+        r"sends held back +4: the collector's inbox was full; repeated",
+        r"duplicated behind a saved step +0",
+    ):
+        assert re.search(rf"^{line}", out, re.MULTILINE), out
+    show(Report(effects_planned=18))
+    out = capsys.readouterr().out
+    assert re.search(r"^effects +18 planned$", out, re.MULTILINE)
+    assert "held back" not in out
+
+
+def test_progress_is_seen_before_a_kill(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display(3) as display:
+        display.show(0, 0)
+        display.show(0, 5, now=True)
+        display.show(1, 6)
+        display.show(1, 9, now=True)
+    assert capsys.readouterr().err.splitlines() == ["0 of 3 documents, 5 steps", "1 of 3 documents, 9 steps"]

@@ -83,8 +83,16 @@ def demo(
 def verdict(report: Report) -> list[str]:
     """Says what was not as it has to be."""
     found = [f"{report.lost} lost"] if report.lost else []
-    found += [f"{report.duplicated} duplicated"] if report.duplicated else []
+    found += [f"{report.duplicated} duplicated behind a saved step"] if report.duplicated else []
     return found + report.problems
+
+
+def _again(report: Report) -> str:
+    if not report.effects_repeated:
+        return ""
+    if report.workers_killed:
+        return f", {report.effects_repeated} ran again: their worker died before saving (at least once)"
+    return f", {report.effects_repeated} ran again: they had not been saved (at least once)"
 
 
 def show(report: Report) -> None:
@@ -101,17 +109,17 @@ def show(report: Report) -> None:
     print_fields(
         {
             "documents": report.documents,
-            "turns": f"{report.turns}, {report.attempts} attempts for the documents",
+            "turns": f"{report.turns} with the collector's, {report.attempts} attempts for the documents",
             "steps": f"{report.steps_run} run, {report.steps_replayed} replayed from saved results",
             "killed with -9": ", ".join(killed) or "nothing",
             "recovery": f"{report.recovery_seconds:.2f} s" if killed else None,
             "failures retried": report.failures_retried,
-            "sends refused": f"{report.sends_refused}, inbox full, repeated"
+            "sends held back": f"{report.sends_refused}: the collector's inbox was full; repeated"
             if report.sends_refused
             else None,
-            "effects": f"{report.effects_planned} planned, {report.effects_repeated} repeated before saving",
+            "effects": f"{report.effects_planned} planned{_again(report)}",
             "lost": report.lost,
-            "duplicated": report.duplicated,
+            "duplicated behind a saved step": report.duplicated,
             "time": f"{report.seconds:.1f} s, {report.steps_per_second:.0f} steps/s",
         }
     )

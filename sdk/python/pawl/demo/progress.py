@@ -47,11 +47,11 @@ class Display:
         else:
             print(text, file=sys.stderr, flush=True)
 
-    def show(self, documents: int, steps: int) -> None:
-        """Shows how many documents are done and how many steps have run."""
+    def show(self, documents: int, steps: int, *, now: bool = False) -> None:
+        """Shows how many documents are done and how many steps have run; as a line now and then, or `now`."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=documents, steps=steps)
-        elif time.monotonic() >= self._next_line and (documents, steps) != self._shown:
+        elif (now or time.monotonic() >= self._next_line) and steps and (documents, steps) != self._shown:
             self._next_line = time.monotonic() + _LINE_SECONDS
             self._shown = documents, steps
             self.say(f"{documents} of {self._total} documents, {steps} steps")

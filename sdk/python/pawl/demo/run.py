@@ -210,6 +210,7 @@ class _Demo:
         planned = len(self.documents) * len(STEPS)
         for target in self._targets:
             await self._until_effects(planned * KILL_AT[target])
+            display.show(self.done, len(self.effects), now=True)
             if target == "worker":
                 await self._kill_worker(display)
                 continue
