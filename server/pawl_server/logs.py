@@ -1,7 +1,7 @@
 """Logging of the server: one line per record, `key=value` or JSON, on stderr.
 
-What is passed as `extra` becomes keys of its own. What comes again and again while Redis is away is logged once,
-then at most every ten seconds with the number of lines left out.
+What is passed as `extra` becomes keys of its own. What comes again and again while Redis is away is logged
+once, then at most every ten seconds with the number of lines left out.
 """
 
 from __future__ import annotations
