@@ -77,7 +77,8 @@ class MessageServiceServicer:
 
     def AwaitTurn(self, request, context):
         """Waits until a turn is finished or has failed for good, at most `wait`, and returns it. A turn that is not there yet
-        when the wait ends is returned as it stands; that is no error. Fails with NOT_FOUND or PRUNED.
+        when the wait ends is returned as it stands; that is no error. A wait that is longer than the call's own deadline
+        ends shortly before it. Fails with NOT_FOUND or PRUNED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,8 @@ class MessageServiceStub:
     """
     AwaitTurn: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.AwaitTurnRequest, _message_service_pb2.AwaitTurnResponse]
     """Waits until a turn is finished or has failed for good, at most `wait`, and returns it. A turn that is not there yet
-    when the wait ends is returned as it stands; that is no error. Fails with NOT_FOUND or PRUNED.
+    when the wait ends is returned as it stands; that is no error. A wait that is longer than the call's own deadline
+    ends shortly before it. Fails with NOT_FOUND or PRUNED.
     """
 
 @_typing.type_check_only
@@ -67,7 +68,8 @@ class MessageServiceAsyncStub(MessageServiceStub):
     """
     AwaitTurn: _aio.UnaryUnaryMultiCallable[_message_service_pb2.AwaitTurnRequest, _message_service_pb2.AwaitTurnResponse]  # type: ignore[assignment]
     """Waits until a turn is finished or has failed for good, at most `wait`, and returns it. A turn that is not there yet
-    when the wait ends is returned as it stands; that is no error. Fails with NOT_FOUND or PRUNED.
+    when the wait ends is returned as it stands; that is no error. A wait that is longer than the call's own deadline
+    ends shortly before it. Fails with NOT_FOUND or PRUNED.
     """
 
 class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -103,7 +105,8 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_message_service_pb2.AwaitTurnResponse, _abc.Awaitable[_message_service_pb2.AwaitTurnResponse]]:
         """Waits until a turn is finished or has failed for good, at most `wait`, and returns it. A turn that is not there yet
-        when the wait ends is returned as it stands; that is no error. Fails with NOT_FOUND or PRUNED.
+        when the wait ends is returned as it stands; that is no error. A wait that is longer than the call's own deadline
+        ends shortly before it. Fails with NOT_FOUND or PRUNED.
         """
 
 def add_MessageServiceServicer_to_server(servicer: MessageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
