@@ -6,16 +6,18 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from pawl.cli import worker
+from pawl.cli import turns, worker
 from pawl.cli.exits import MEANINGS, CommandError, Exit, command_error
 from pawl.cli.main import COMMANDS, main
 from pawl.errors import DeadlineExceeded, ServerError, Unavailable
+from pawl.models import Origin, Turn
 
 NOWHERE = ["--address", "127.0.0.1:1", "--timeout", "0.2"]
 
@@ -278,3 +280,14 @@ def test_a_text_of_several_lines_becomes_one() -> None:
         assert pawl("spoil").stderr == "error: BROKEN: first second\n"
     finally:
         del COMMANDS["spoil"], main.commands["spoil"]
+
+
+def test_a_time_is_said_to_be_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    due = datetime(2031, 1, 2, 3, 4, 5, tzinfo=UTC)
+    for state, label in (("RUNNING", "lease until"), ("BACKOFF", "next attempt")):
+        turns.show(
+            Turn(
+                "i", 1, 1, state, "m", Origin("client"), 1, 0, (), None, due, None, due, False, 0, None, None
+            )
+        )
+        assert f"\n{label}" in capsys.readouterr().out

@@ -44,7 +44,7 @@ def turns(
         if as_json:
             print_json(turn_json(turn))
         else:
-            _show(turn)
+            show(turn)
         return
 
     def job(client: Client) -> Awaitable[list[Turn]]:
@@ -73,7 +73,8 @@ def turns(
     )
 
 
-def _show(turn: Turn) -> None:
+def show(turn: Turn) -> None:
+    """Prints a turn with its steps for people."""
     origin = turn.origin
     print_fields(
         {
