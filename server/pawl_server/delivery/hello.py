@@ -48,6 +48,10 @@ def _types(hello: pb.WorkHello) -> tuple[str, ...]:
     for at, ref in enumerate(hello.workflows):
         name = check_type(f"hello.workflows[{at}].workflow_type", ref.workflow_type)
         types[f"{name}:{check_id(f'hello.workflows[{at}].version', ref.version)}"] = None
+        if ref.settings.name not in ("", name):
+            raise InvalidField(
+                f"hello.workflows[{at}].settings.name", f"is not {name!r}, the type of the entry"
+            )
     return tuple(types)
 
 
