@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
@@ -23,7 +22,7 @@ from tests.support.invariants import violations_everywhere
 from tests.support.redis_server import RedisServer
 from tests.support.server import engine, settings_for
 from tests.support.stored import Stored
-from tests.support.stream import Stream, checkpoint, fail, finish, refusal
+from tests.support.stream import Stream, checkpoint, finish, refusal
 from tests.support.wait import wait_until
 
 __all__ = ["engine"]
@@ -47,31 +46,6 @@ async def ghost_beats(engine: Engine, name: str, swept: str = "") -> None:
     """A beat of another server in every partition."""
     for partition in engine.store.partitions:
         await scripts.beat(partition, **{**BEAT, "name": name, "swept": swept})
-
-
-@pytest.mark.spec("R-SWEEP-1")
-@pytest.mark.parametrize("kind", ["lease", "backoff"])
-async def test_a_timer_that_was_lost_is_restored(api: Api, stored: Stored, kind: str) -> None:
-    async with Stream(api, credits=1) as stream:
-        await api.create("a")
-        await api.send("a", "m1")
-        turn = await stream.turn()
-        await stream.command(turn, checkpoint("one") if kind == "lease" else fail(delay_ms=60_000))
-        due = stored.due(kind, "a")
-        assert due > 0
-        stored.redis.call("ZREM", f"{stored.tag('a')}due", f"{kind}:a")
-        await wait_until(lambda: stored.due(kind, "a") == due)
-
-
-@pytest.mark.spec("R-SWEEP-1")
-async def test_a_ready_entry_that_was_lost_is_restored(api: Api, stored: Stored) -> None:
-    await api.create("a")
-    await api.send("a", "m1")
-    tag = stored.tag("a")
-    stored.redis.call("ZREM", f"{tag}ready:t:v1:0", "a")
-    stored.redis.call("ZREM", f"{tag}types", "t:v1")
-    async with Stream(api, credits=1) as stream:
-        assert (await stream.turn()).instance_id == "a"
 
 
 @pytest.mark.spec("R-SERVER-1", "R-SWEEP-2")
@@ -118,28 +92,6 @@ async def test_a_server_believed_dead_renews_what_its_workers_hold(api: Api, sto
         await ghost_beats(engine, "other", swept=engine.server_run)
         await wait_until(lambda: not stored.orphaned("a"))
         assert refusal(await stream.command(turn, finish()))[0] == ""
-
-
-@pytest.mark.spec("R-EXPIRE-1")
-async def test_a_lease_ends_once_however_many_find_it_expired(engine: Engine) -> None:
-    await engine.inbox.send(
-        SendItem("a", "m1", b"d", b"json\0x", b"", True, "t", "v1", b"d", b"", 1_000, 0, False)
-    )
-    hand = Hand(engine)
-    claimed = await hand.claim("a")
-    partition = engine.store.partition_of("a")
-    item = scripts.RenewItem("a", claimed.incarnation, claimed.turn, claimed.fence)
-    await scripts.renew(partition, now_ms=engine.now_ms, server="s", detach=False, items=[item])
-    engine.now_ms += 1_001
-    passes = (
-        scripts.expire(partition, now_ms=engine.now_ms, server=f"s{number}", limit=16) for number in range(20)
-    )
-    results = await asyncio.gather(*passes)
-    fired = [
-        reply for result in results for reply in result.replies if isinstance(reply, scripts.ExpireFired)
-    ]
-    assert [(reply.id, reply.outcome) for reply in fired] == [("a", "expired")]
-    assert (await hand.claim("a")).attempt == 2
 
 
 class NoLeases:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.payload_pb2 import Payload
 from pawl.v1.turn_pb2 import (
-    TURN_STATE_BACKOFF,
     TURN_STATE_COMPLETED,
     TURN_STATE_FAILED,
     TURN_STATE_RUNNING,
@@ -19,21 +17,13 @@ from pawl.v1.turn_pb2 import (
 )
 from pawl.v1.turn_service_pb2 import GetTurnRequest
 from tests.support.api import CALL_S, Api, json
-from tests.support.stream import Stream, checkpoint, fail, finish, refusal, release
+from tests.support.stream import Stream, checkpoint, fail, finish, refusal, release, started
 
 
 async def turn_of(api: Api, instance_id: str, turn: int = 1) -> Turn:
     """A turn as GetTurn shows it."""
     request = GetTurnRequest(instance_id=instance_id, turn=turn)
     return (await api.turns.GetTurn(request, timeout=CALL_S)).turn
-
-
-async def started(api: Api, stream: Stream, instance_id: str = "a", messages: int = 1) -> pb.LeasedTurn:
-    """Makes an instance with messages and takes its first turn."""
-    await api.create(instance_id)
-    for number in range(messages):
-        await api.send(instance_id, f"m{number + 1}")
-    return await stream.turn()
 
 
 @pytest.mark.spec("R-LEASE-1")
@@ -148,46 +138,6 @@ async def test_what_follows_a_finish_in_the_same_frame_finds_the_lease_over(api:
         await stream.say(commands=[stream.build(turn, finish()), stream.build(turn, fail())])
         assert refusal(await stream.result())[0] == ""
         assert refusal(await stream.result()) == ("LEASE_ENDED", {"how": "completed"})
-
-
-@pytest.mark.spec("R-CMD-3")
-@pytest.mark.parametrize("ending", [release(), fail(delay_ms=60_000)])
-async def test_a_finish_after_the_own_end_of_the_lease_is_no_failure(
-    api: Api, ending: dict[str, Any]
-) -> None:
-    async with Stream(api, credits=1) as stream:
-        turn = await started(api, stream)
-        await stream.command(turn, ending)
-        how = "released" if "release" in ending else "failed"
-        assert refusal(await stream.command(turn, finish())) == ("LEASE_ENDED", {"how": how})
-        stored = await turn_of(api, "a")
-        assert stored.state != TURN_STATE_COMPLETED
-        assert not stored.HasField("reply")
-
-
-@pytest.mark.spec("R-LEASE-6")
-@pytest.mark.parametrize("order", ["fail first", "renewal first", "together"])
-async def test_a_renewal_never_brings_back_a_failed_lease(api: Api, order: str) -> None:
-    async with Stream(api, credits=1) as stream:
-        turn = await started(api, stream)
-        renewal = pb.RenewLeasesRequest(leases=[turn.lease])
-        failing = [stream.build(turn, fail(delay_ms=60_000))]
-        if order == "renewal first":
-            answer = await api.workers.RenewLeases(renewal, timeout=CALL_S)
-            assert answer.results[0].remaining.seconds > 0
-        if order == "together":
-            await asyncio.gather(
-                stream.say(commands=failing), api.workers.RenewLeases(renewal, timeout=CALL_S)
-            )
-        else:
-            await stream.say(commands=failing)
-        result = await stream.result()
-        assert result.fail.state == TURN_STATE_BACKOFF
-        assert result.fail.retry_delay.seconds == 60
-        answer = await api.workers.RenewLeases(renewal, timeout=CALL_S)
-        assert dict(answer.results[0].refusal.metadata) == {"how": "failed"}
-        stored = await turn_of(api, "a")
-        assert (stored.state, stored.attempt) == (TURN_STATE_BACKOFF, 1)
 
 
 @pytest.mark.spec("R-FAIL-2")

@@ -85,25 +85,6 @@ async def test_a_delivery_that_is_never_received_comes_again_without_an_attempt(
         assert refusal(await stream.command(second, finish()))[0] == ""
 
 
-@pytest.mark.spec("R-LEASE-2", "R-FAIL-4")
-async def test_a_turn_sent_into_a_dead_stream_reaches_the_next_one(
-    quick_server: Handle, quick_api: Api, quick_stored: Stored
-) -> None:
-    async with FaultProxy(quick_server.address) as proxy, Api(proxy.url) as behind:
-        dead = Stream(behind, credits=1)
-        await dead.open()
-        proxy.half_open()
-        await quick_api.create("a")
-        await quick_api.send("a", "m1")
-        await wait_until(lambda: quick_stored.record("a").fence)
-        async with Stream(quick_api, credits=1, session="alive") as alive:
-            turn = await alive.turn()
-            assert turn.attempt == 1
-            assert refusal(await alive.command(turn, finish()))[0] == ""
-        assert (await last_turn(quick_api)).attempt == 1
-        dead.cut()
-
-
 @pytest.mark.spec("R-LEASE-3")
 async def test_a_command_accepts(api: Api, stored: Stored) -> None:
     async with Stream(api, credits=1, acks=False) as stream:
@@ -204,27 +185,6 @@ async def test_turns_that_were_never_sent_cost_nothing(api: Api, stored: Stored,
             turns = await other.turns(30)
             assert {turn.attempt for turn in turns} == {1}
         stream.cut()
-
-
-@pytest.mark.spec("R-LEASE-7", "R-WORK-10")
-async def test_a_worker_that_comes_back_keeps_its_turn(api: Api, stored: Stored) -> None:
-    async with Stream(api, session="other") as other:
-        taker = Stream(api, credits=1)
-        await taker.open()
-        turn = await given(api, taker)
-        await other.credit(5)
-        for ordinal in range(2, 22):
-            taker.cut()
-            taker = Stream(api, session=taker.hello.session, ordinal=ordinal, leases=[turn.lease])
-            await taker.open()
-            event = await taker.event()
-            assert (event.lease, refusal(event)) == (turn.lease, ("", {}))
-        assert refusal(await taker.command(turn, finish()))[0] == ""
-        assert (await last_turn(api)).attempt == 1
-        record = stored.record("a")
-        assert (record.lost, record.failures, record.deliveries) == (0, 0, 0)
-        assert other.waiting("turns") == 0
-        taker.cut()
 
 
 @pytest.mark.spec("R-LEASE-7")

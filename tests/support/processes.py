@@ -10,37 +10,42 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.support.wait import wait_until
+
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 20.0
 
 
 class ServerProcess:
-    """A running server process and what it has logged."""
+    """A running server process; `log` is what it has logged so far."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.log = ""
+        self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        while line := await self.process.stderr.readline():
+            self.log += line.decode()
 
     async def listening(self) -> str:
         """Waits until the server listens; the address."""
-        while not (found := re.search(r"listening on (\S+?)[\s\"]", self.log)):
-            line = await self._line()
-            assert line, f"it ended: {self.log}"
-        return found[1]
+
+        def address() -> str | None:
+            found = re.search(r"listening on (\S+?)[\s\"]", self.log)
+            assert found or not self._reader.done(), f"it ended: {self.log}"
+            return found and found[1]
+
+        found = await wait_until(address, START_S)
+        assert found is not None
+        return found
 
     async def ended(self) -> int:
         """Waits for the end; the exit code."""
-        while await self._line():
-            pass
         async with asyncio.timeout(START_S):
+            await self._reader
             return await self.process.wait()
-
-    async def _line(self) -> str:
-        assert self.process.stderr is not None
-        async with asyncio.timeout(START_S):
-            line = (await self.process.stderr.readline()).decode()
-        self.log += line
-        return line
 
 
 @asynccontextmanager

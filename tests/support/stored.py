@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pawl_server.app import Handle
 from pawl_server.store import records
+from tests.support.api import TV
+from tests.support.invariants import constants
 from tests.support.redis_server import RedisServer
+
+_EVENTS = {number: name for name, number in constants("ledger").items()}
 
 
 class Stored:
@@ -35,3 +39,14 @@ class Stored:
     def orphaned(self, instance_id: str) -> bool:
         """Whether the lease lost its stream."""
         return self.record(instance_id).orphaned
+
+    def ready(self, instance_id: str, tv: str = TV) -> bool:
+        """Whether the instance is among the ready ones, and its type among those that have some."""
+        tag = self.tag(instance_id)
+        entry = self.redis.call("ZSCORE", f"{tag}ready:{tv}:0", instance_id)
+        return entry is not None and self.redis.call("ZSCORE", f"{tag}types", tv) is not None
+
+    def events(self, instance_id: str) -> list[str]:
+        """The names of the instance's ledger events."""
+        raw = self.redis.call("LRANGE", f"{self.tag(instance_id)}e:{instance_id}", 0, -1)
+        return [_EVENTS[records.ledger_event(event).type] for event in raw]

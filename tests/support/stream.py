@@ -256,6 +256,16 @@ class Stream:
         raise AssertionError("the stream ended in good order")
 
 
+async def started(
+    api: Api, stream: Stream, instance_id: str = "a", messages: int = 1, **spec: Any
+) -> pb.LeasedTurn:
+    """Makes an instance with messages and takes its first turn."""
+    await api.create(instance_id, **spec)
+    for number in range(messages):
+        await api.send(instance_id, f"m{number + 1}")
+    return await stream.turn()
+
+
 def refusal(result: pb.CommandResult | pb.LeaseEvent) -> tuple[str, dict[str, str]]:
     """Reason and metadata of a refused command or a lease that ended; ("", {}) otherwise."""
     from pawl.v1.error_pb2 import Reason

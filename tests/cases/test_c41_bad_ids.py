@@ -1,0 +1,341 @@
+"""C-41: an id that should not have been accepted, and a repair loop that invents ids.
+
+Given  a running server.
+Do     call everything with bad ids, in every field that holds one, those in the frames of a work stream
+       included: empty, with spaces, of 129 characters, beyond ASCII, with a reserved prefix, with a colon
+       or braces, which mean something in keys.
+Expect INVALID_FIELD with the name of the field, and nothing stored. The sweep, which walks what is
+       unfinished, makes no instance and no turn out of what it finds there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import grpc.aio
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+
+from pawl.v1 import admin_service_pb2 as admin
+from pawl.v1 import instance_service_pb2 as instances
+from pawl.v1 import message_service_pb2 as messages
+from pawl.v1 import turn_service_pb2 as turns
+from pawl.v1 import worker_service_pb2 as workers
+from pawl.v1.error_pb2 import Reason
+from pawl.v1.workflow_type_pb2 import WorkflowType
+from pawl_server.app import Handle
+from pawl_server.domain.lease import Lease
+from tests.support.api import Api, Problem, json, refusal_of, spec
+from tests.support.redis_server import RedisServer
+from tests.support.stored import Stored
+from tests.support.stream import Stream, checkpoint, fail, finish, refusal, started
+from tests.support.wait import wait_until
+
+BAD = ("", "x" * 129, "größe", "a{b}", "a:b", "a b", " a", "a/b", "a\n", "a\0b", "\U0001f600")
+RESERVED_IDS = ("continue-1", "pawl-x")
+RESERVED_TYPES = ("pawl.x",)
+LEASE = Lease(0, "a", 1, 1, 1).encode()
+GOOD = ("x" * 128, "A.z_0-9", "-", ".")
+
+
+class Field(NamedTuple):
+    """An id field: `call` makes the call with a value in it, `path` is how the refusal names it."""
+
+    path: str
+    call: Callable[[Api, str], Any]
+    reserved: tuple[str, ...] = ()
+    optional: bool = False
+
+
+def _send(**fields: Any) -> messages.SendMessageRequest:
+    return messages.SendMessageRequest(
+        **{"instance_id": "a", "message_id": "m", "message": json("1"), **fields}
+    )
+
+
+def _create(**fields: Any) -> instances.CreateInstanceRequest:
+    return instances.CreateInstanceRequest(**{"instance_id": "a", "spec": spec(), **fields})
+
+
+def _adopt(**fields: Any) -> workers.AdoptLeasesRequest:
+    return workers.AdoptLeasesRequest(**{"session": "w", "stream_ordinal": 1, "leases": [LEASE], **fields})
+
+
+def _hello(**fields: Any) -> workers.WorkHello:
+    return workers.WorkHello(**{"session": "w", "stream_ordinal": 1, "workflows": [_ref()], **fields})
+
+
+def _ref(**fields: Any) -> workers.WorkflowRef:
+    return workers.WorkflowRef(**{"workflow_type": "t", "version": "v1", **fields})
+
+
+def _step(**fields: Any) -> workers.Checkpoint:
+    return workers.Checkpoint(**{"key": "one", "output": json("1"), **fields})
+
+
+FIELDS = (
+    Field("instance_id", lambda api, v: api.instances.CreateInstance(_create(instance_id=v)), RESERVED_IDS),
+    Field(
+        "spec.workflow_type",
+        lambda api, v: api.instances.CreateInstance(_create(spec=spec(workflow_type=v))),
+        RESERVED_TYPES,
+    ),
+    Field("spec.version", lambda api, v: api.instances.CreateInstance(_create(spec=spec(version=v)))),
+    Field("request_id", lambda api, v: api.instances.CreateInstance(_create(request_id=v)), optional=True),
+    Field(
+        "instance_id",
+        lambda api, v: api.instances.GetInstance(instances.GetInstanceRequest(instance_id=v)),
+        RESERVED_IDS,
+    ),
+    Field(
+        "workflow_type",
+        lambda api, v: api.instances.ListInstances(instances.ListInstancesRequest(workflow_type=v)),
+        RESERVED_TYPES,
+    ),
+    Field("instance_id", lambda api, v: api.messages.SendMessage(_send(instance_id=v)), RESERVED_IDS),
+    Field("message_id", lambda api, v: api.messages.SendMessage(_send(message_id=v)), RESERVED_IDS),
+    Field(
+        "create_if_absent.workflow_type",
+        lambda api, v: api.messages.SendMessage(_send(create_if_absent=spec(workflow_type=v))),
+        RESERVED_TYPES,
+    ),
+    Field(
+        "create_if_absent.version",
+        lambda api, v: api.messages.SendMessage(_send(create_if_absent=spec(version=v))),
+    ),
+    Field(
+        "instance_id",
+        lambda api, v: api.messages.AwaitTurn(
+            messages.AwaitTurnRequest(instance_id=v, turn=1, wait=Duration())
+        ),
+        RESERVED_IDS,
+    ),
+    Field(
+        "instance_id",
+        lambda api, v: api.turns.GetTurn(turns.GetTurnRequest(instance_id=v, turn=1)),
+        RESERVED_IDS,
+    ),
+    Field(
+        "instance_id",
+        lambda api, v: api.turns.ListTurns(turns.ListTurnsRequest(instance_id=v)),
+        RESERVED_IDS,
+    ),
+    Field(
+        "workflow_type.name",
+        lambda api, v: api.admin.PutWorkflowType(
+            admin.PutWorkflowTypeRequest(workflow_type=WorkflowType(name=v))
+        ),
+        RESERVED_TYPES,
+    ),
+    Field(
+        "request_id",
+        lambda api, v: api.admin.PutWorkflowType(
+            admin.PutWorkflowTypeRequest(workflow_type=WorkflowType(name="t"), request_id=v)
+        ),
+        optional=True,
+    ),
+    Field(
+        "name",
+        lambda api, v: api.admin.GetWorkflowType(admin.GetWorkflowTypeRequest(name=v)),
+        RESERVED_TYPES,
+    ),
+    Field("session", lambda api, v: api.workers.AdoptLeases(_adopt(session=v))),
+)
+
+HELLO_FIELDS: dict[str, Callable[[str], workers.WorkHello]] = {
+    "hello.session": lambda v: _hello(session=v),
+    "hello.workflows[0].workflow_type": lambda v: _hello(workflows=[_ref(workflow_type=v)]),
+    "hello.workflows[0].version": lambda v: _hello(workflows=[_ref(version=v)]),
+    "hello.workflows[0].settings.name": lambda v: _hello(workflows=[_ref(settings=WorkflowType(name=v))]),
+}
+COMMAND_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "checkpoint.key": checkpoint,
+    "checkpoint.kind": lambda v: checkpoint("one", kind=v),
+    "finish.last_step.key": lambda v: finish(step=(v, b"out")),
+    "finish.last_step.kind": lambda v: {"finish": workers.Finish(last_step=_step(kind=v))},
+    "fail.failure.reason": fail,
+}
+MAY_BE_EMPTY = ("hello.workflows[0].settings.name", "checkpoint.kind", "finish.last_step.kind")
+
+NO_IDS = {
+    "pawl.v1.Payload.encoding",
+    "pawl.v1.ListInstancesRequest.page_token",
+    "pawl.v1.ListTurnsRequest.page_token",
+    "pawl.v1.ListWorkflowTypesRequest.page_token",
+    "pawl.v1.WorkHello.sdk",
+    "pawl.v1.WorkHello.sdk_version",
+    "pawl.v1.WorkHello.capabilities",
+    "pawl.v1.WorkHello.LabelsEntry.key",
+    "pawl.v1.WorkHello.LabelsEntry.value",
+    "pawl.v1.Failure.message",
+}
+"""Text of requests that is no id."""
+IDS = {
+    "pawl.v1.CreateInstanceRequest.instance_id",
+    "pawl.v1.CreateInstanceRequest.request_id",
+    "pawl.v1.InstanceSpec.workflow_type",
+    "pawl.v1.InstanceSpec.version",
+    "pawl.v1.GetInstanceRequest.instance_id",
+    "pawl.v1.ListInstancesRequest.workflow_type",
+    "pawl.v1.SendMessageRequest.instance_id",
+    "pawl.v1.SendMessageRequest.message_id",
+    "pawl.v1.AwaitTurnRequest.instance_id",
+    "pawl.v1.GetTurnRequest.instance_id",
+    "pawl.v1.ListTurnsRequest.instance_id",
+    "pawl.v1.PutWorkflowTypeRequest.request_id",
+    "pawl.v1.WorkflowType.name",
+    "pawl.v1.GetWorkflowTypeRequest.name",
+    "pawl.v1.AdoptLeasesRequest.session",
+    "pawl.v1.WorkHello.session",
+    "pawl.v1.WorkflowRef.workflow_type",
+    "pawl.v1.WorkflowRef.version",
+    "pawl.v1.Checkpoint.key",
+    "pawl.v1.Checkpoint.kind",
+    "pawl.v1.Failure.reason",
+}
+"""Ids in requests. Each has an entry in FIELDS, HELLO_FIELDS or COMMAND_FIELDS."""
+
+
+@pytest.mark.spec("R-ID-1", "R-ID-2")
+async def test_every_bad_id_is_refused_with_the_name_of_its_field(api: Api) -> None:
+    for field in FIELDS:
+        bad = (*(BAD[1:] if field.optional else BAD), *field.reserved)
+        for value in bad:
+            problem = await refusal_of(field.call(api, value))
+            assert (problem.code, problem.reason) == ("INVALID_ARGUMENT", "INVALID_FIELD"), (field, value)
+            assert problem.metadata == {"field": field.path}, (field, value)
+            assert problem.retry_ms is None
+
+
+@pytest.mark.spec("R-ID-1")
+async def test_good_ids_are_never_called_bad(api: Api) -> None:
+    for field in FIELDS:
+        for value in GOOD:
+            reason = ""
+            try:
+                await field.call(api, value)
+            except grpc.aio.AioRpcError as error:
+                reason = Problem.of(error).reason
+            # Another refusal is fine: no such instance, a conflict, no such stream.
+            assert reason in ("", "NOT_FOUND", "BODY_CONFLICT", "WRONG_STATE"), (field, value)
+
+
+@pytest.mark.spec("R-ID-1", "R-ID-2", "R-SEND-5")
+async def test_bad_ids_of_a_batch_are_refused_one_by_one(api: Api) -> None:
+    await api.create("a")
+    bad = (*BAD, *RESERVED_IDS)
+    requests = [_send(message_id=value) for value in bad]
+    requests += [_send(instance_id=value, message_id="m") for value in bad]
+    requests.append(_send(message_id="fine"))
+    answer = await api.messages.SendMessages(messages.SendMessagesRequest(messages=requests))
+    for at, result in enumerate(answer.results[:-1]):
+        name = "message_id" if at < len(bad) else "instance_id"
+        assert result.refusal.reason == Reason.REASON_INVALID_FIELD
+        assert result.refusal.metadata == {"field": f"messages[{at}].{name}"}
+    assert answer.results[-1].sent.turn == 1
+
+
+@pytest.mark.spec("R-ID-2")
+async def test_nothing_is_stored_for_a_bad_id(api: Api) -> None:
+    for value in (*BAD, *RESERVED_IDS):
+        await refusal_of(api.messages.SendMessage(_send(instance_id=value, create_if_absent=spec())))
+    listed = await api.instances.ListInstances(instances.ListInstancesRequest(workflow_type="t"))
+    assert not listed.instances
+
+
+@pytest.mark.spec("R-ID-1", "R-ID-2", "R-WORK-1")
+@pytest.mark.parametrize("path", HELLO_FIELDS)
+async def test_a_stream_with_a_bad_id_in_its_hello_is_refused(api: Api, path: str) -> None:
+    reserved = RESERVED_TYPES if path.endswith("workflow_type") else ()
+    for value in (*BAD[path in MAY_BE_EMPTY :], *reserved):
+        stream = Stream(api)
+        await stream._call.write(workers.WorkRequest(hello=HELLO_FIELDS[path](value)))
+        problem = await stream.problem()
+        assert (problem.code, problem.reason) == ("INVALID_ARGUMENT", "INVALID_FIELD"), value
+        assert problem.metadata == {"field": path}, value
+
+
+@pytest.mark.spec("R-ID-1", "R-CMD-4")
+async def test_a_command_with_a_bad_id_is_refused_and_changes_nothing(api: Api, stored: Stored) -> None:
+    async with Stream(api, credits=1) as stream:
+        turn = await started(api, stream)
+        await stream.command(turn, checkpoint("zero"))
+        before = stored.record("a")
+        for path, action in COMMAND_FIELDS.items():
+            for value in BAD[path in MAY_BE_EMPTY :]:
+                result = await stream.command(turn, action(value), n=2)
+                assert refusal(result) == ("INVALID_FIELD", {"field": path}), value
+        assert stored.record("a") == before
+        assert refusal(await stream.command(turn, finish(step=("one", b"out")), n=2))[0] == ""
+
+
+@pytest.mark.spec("R-ID-1")
+async def test_a_lease_made_by_hand_reaches_nothing(
+    api: Api, server: Handle, redis_server: RedisServer
+) -> None:
+    await api.create("a")
+    await api.send("a", "m1")
+    before = keys(redis_server)
+    partitions = range(len(server.engine.store.partitions))
+    async with Stream(api) as stream:
+        for value in (*BAD, *RESERVED_IDS):
+            for lease in (Lease(partition, value, 1, 1, 1).encode() for partition in partitions):
+                result = await stream.command(lease, finish(), n=1)
+                assert refusal(result)[0] in ("INVALID_FIELD", "NOT_FOUND"), value
+    assert keys(redis_server) == before
+
+
+def test_every_text_of_a_request_is_known_to_be_an_id_or_not() -> None:
+    found: set[str] = set()
+    seen: set[str] = set()
+
+    def walk(message: Descriptor) -> None:
+        if message.full_name in seen:
+            return
+        seen.add(message.full_name)
+        for field in message.fields:
+            if field.type == FieldDescriptor.TYPE_STRING:
+                found.add(field.full_name)
+            elif field.message_type is not None:
+                walk(field.message_type)
+
+    for module in (admin, instances, messages, turns, workers):
+        for service in module.DESCRIPTOR.services_by_name.values():
+            for method in service.methods:
+                walk(method.input_type)
+    assert found == IDS | NO_IDS
+
+
+def keys(redis: RedisServer) -> list[str]:
+    """Every key but those that the servers keep for themselves."""
+    names = [key.decode() for key in redis.call("KEYS", "*")]
+    return sorted(
+        name for name in names if not name.endswith(("}meta", "}servers")) and "}waiting:" not in name
+    )
+
+
+@pytest.mark.spec("R-SWEEP-1", "R-ID-2")
+async def test_the_sweep_makes_nothing_out_of_ids_that_lead_nowhere(
+    api: Api, server: Handle, stored: Stored, redis_server: RedisServer
+) -> None:
+    await api.create("a")
+    await api.send("a", "m1")
+    before, record, events = keys(redis_server), stored.record("a"), stored.events("a")
+    strangers = ("", "ghost", *BAD[1:], *RESERVED_IDS)
+    tags = [partition.tag for partition in server.engine.store.partitions]
+    for tag in tags:
+        redis_server.call("SADD", f"{tag}busy", *strangers)
+
+    def unfinished() -> set[bytes]:
+        return set().union(*(redis_server.call("SMEMBERS", f"{tag}busy") for tag in tags))
+
+    sweeper = server.background.sweeper
+    await wait_until(lambda: unfinished() == {b"a"}, what="the sweep has removed what leads nowhere")
+    await wait_until(lambda: sweeper.repaired == len(strangers) * len(tags))
+    scanned = sweeper.scanned
+    await wait_until(lambda: sweeper.scanned >= scanned + 2, what="the sweep comes by again")
+    assert sweeper.repaired == len(strangers) * len(tags)
+    assert keys(redis_server) == before
+    assert (stored.record("a"), stored.events("a")) == (record, events)
