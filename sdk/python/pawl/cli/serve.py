@@ -105,8 +105,8 @@ def server(
 ) -> None:
     """Run a server for production, on a Redis or Valkey of your own.
 
-    Any number of servers may share it. Every setting has a PAWL_* variable. SIGTERM lets calls and running
-    turns end before the server stops.
+    Any number of servers may share it. Every setting has a PAWL_* variable. SIGTERM lets running turns end
+    before the server stops; calls that wait for a turn are answered DRAINING at once.
     """
     require_server()
     settings = read_settings(
