@@ -18,7 +18,7 @@ from tests.support.processes import serving
 async def test_a_signal_stops_it_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
     async with serving(tmp_path) as server, Api(await server.listening()) as api:
         await api.create("a")
-        server.process.send_signal(number)
+        server.child.send_signal(number)
         assert await server.ended() == 0
     assert "stopped" in server.log
     assert f"folder={tmp_path}/.pawl" in server.log
@@ -30,7 +30,7 @@ async def test_a_signal_stops_it_in_good_order(tmp_path: Path, number: signal.Si
 async def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, Api(await server.listening()) as api:
         sent = await api.send("a", "m", "keep me", create_if_absent=spec())
-        server.process.kill()
+        await server.kill()
     async with serving(tmp_path) as server, Api(await server.listening()) as api:
         turn = (await api.turns.GetTurn(turns.GetTurnRequest(instance_id="a", turn=1))).turn
         assert turn.message == payload("keep me")
@@ -68,7 +68,7 @@ async def test_a_bad_setting_is_named(tmp_path: Path) -> None:
 async def test_a_log_of_json(tmp_path: Path) -> None:
     async with serving(tmp_path, PAWL_LOG_FORMAT="json") as server:
         await server.listening()
-        server.process.terminate()
+        server.terminate()
         assert await server.ended() == 0
     records = [json.loads(line) for line in server.log.splitlines()]
     (listening,) = [record for record in records if record["message"].startswith("listening")]

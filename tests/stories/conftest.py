@@ -47,7 +47,7 @@ def working(client: Client) -> Working:
 
 @pytest.fixture
 async def launch(server: Handle, tmp_path: Path) -> AsyncIterator[Launch]:
-    """`await launch("module:workflow").start()` starts a worker process; it ends with the test."""
+    """`launch("module:workflow")` starts a worker process; it ends with the test."""
     launched: list[WorkerProcess] = []
 
     def launch(*names: str) -> WorkerProcess:

@@ -16,7 +16,6 @@ async def test_a_crash_replays_only_the_unfinished_turn(
 ) -> None:
     trace = story_folder / "trace"
     worker = launch("tests.stories.flows:order")
-    await worker.start()
     first = await client.send("order-1", {"amount": 10}, create=ORDER, wait=20)
     assert first.result() == "shipped"
 
@@ -27,7 +26,7 @@ async def test_a_crash_replays_only_the_unfinished_turn(
     await worker.kill()
     (story_folder / "stop-before-shipping").unlink()
 
-    await launch("tests.stories.flows:order").start()
+    launch("tests.stories.flows:order")
     turn = await client.await_turn("order-1", second.turn, wait=30)
     assert turn.result() == "shipped"
     # Nobody was charged twice: only the step that had been cut off ran again.
@@ -44,13 +43,12 @@ async def test_a_worker_that_is_told_to_stop_gives_its_turn_back_for_free(
     trace = story_folder / "trace"
     (story_folder / "stop-before-shipping").touch()
     worker = launch("tests.stories.flows:order", "--grace", "0")
-    await worker.start()
     sent = await client.send("order-2", {"amount": 7}, create=ORDER)
     await wait_until(lambda: trace.exists() and trace.read_text().endswith("ship 7\n"), timeout=20)
     assert await worker.stop() == 0
 
     (story_folder / "stop-before-shipping").unlink()
-    await launch("tests.stories.flows:order").start()
+    launch("tests.stories.flows:order")
     assert (await client.await_turn("order-2", sent.turn, wait=20)).result() == "shipped"
     turn = await client.get_turn("order-2", sent.turn)
     assert turn.attempt == 1

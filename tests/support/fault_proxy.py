@@ -24,6 +24,7 @@ import struct
 import tempfile
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
 PIECE = 1 << 16
@@ -155,7 +156,7 @@ class FaultProxy:
         self.refused = 0
         self.url = ""
 
-    async def __aenter__(self) -> FaultProxy:
+    async def __aenter__(self) -> Self:
         if self._tcp:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
             self.port = self._server.sockets[0].getsockname()[1]
