@@ -79,7 +79,7 @@ class Settings:
     start_timeout_ms: int = _setting(10_000, low=100, high=600_000)
     """How long the start waits for Redis."""
     stop_grace_ms: int = _setting(10_000, low=0, high=600_000)
-    """How long a stopping server lets calls and running turns end."""
+    """How long a stopping server lets calls and running turns end; waits are answered DRAINING at once."""
     log_level: str = _setting("info", choices=("debug", "info", "warning", "error"))
     """Least important level that is logged."""
     log_format: str = _setting("text", choices=("text", "json"))

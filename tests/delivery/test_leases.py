@@ -146,13 +146,36 @@ async def test_each_renewal_is_judged_on_its_own(api: Api) -> None:
         assert third.remaining.seconds > 0
 
 
-@pytest.mark.parametrize("leases", [[], [b"x"], [b"\x95\x00\xa1a\x01\x01\x01"] * 257])
-async def test_renewals_are_checked(api: Api, leases: list[bytes]) -> None:
+@pytest.mark.parametrize("leases", [[], [b"\x95\x00\xa1a\x01\x01\x01"] * 257])
+async def test_renewals_are_counted(api: Api, leases: list[bytes]) -> None:
     problem = await refusal_of(api.workers.RenewLeases(pb.RenewLeasesRequest(leases=leases), timeout=CALL_S))
-    assert (problem.reason, problem.metadata["field"]) == (
-        "INVALID_FIELD",
-        "lease" if leases == [b"x"] else "leases",
-    )
+    assert (problem.reason, problem.metadata["field"]) == ("INVALID_FIELD", "leases")
+
+
+@pytest.mark.spec("R-LEASE-6")
+async def test_bytes_that_name_no_lease_spoil_no_renewal(api: Api) -> None:
+    async with Stream(api, credits=1) as stream:
+        turn = await given(api, stream)
+        request = pb.RenewLeasesRequest(leases=[b"junk", turn.lease])
+        bad, good = (await api.workers.RenewLeases(request, timeout=CALL_S)).results
+        assert dict(bad.refusal.metadata) == {"field": "leases[0]"}
+        assert good.remaining.seconds == 60
+        adoption = pb.AdoptLeasesRequest(session="worker", stream_ordinal=1, leases=[b"junk", turn.lease])
+        bad, good = (await api.workers.AdoptLeases(adoption, timeout=CALL_S)).results
+        assert dict(bad.refusal.metadata) == {"field": "leases[0]"}
+        assert not good.HasField("refusal")
+
+
+@pytest.mark.spec("R-LEASE-7", "R-WORK-5")
+async def test_an_older_stream_hears_that_a_newer_one_took_its_lease(api: Api) -> None:
+    async with Stream(api, credits=1) as old:
+        turn = await given(api, old)
+        async with Stream(api, ordinal=2, leases=[turn.lease, b"junk"]) as new:
+            events = {event.lease: event for event in [await new.event(), await new.event()]}
+            assert not events[turn.lease].HasField("ended")
+            assert refusal(events[b"junk"])[0] == "INVALID_FIELD"
+            assert refusal(await old.event())[0] == "SUPERSEDED"
+            assert not (await new.command(turn, finish())).HasField("refusal")
 
 
 # Streams that close

@@ -63,7 +63,6 @@ async def test_a_stream_that_ends_before_its_first_frame_is_refused(api: Api) ->
             "hello.max_frame_bytes",
             pb.WorkHello(session="w", stream_ordinal=1, workflows=workflows(), max_frame_bytes=65_535),
         ),
-        ("lease", pb.WorkHello(session="w", stream_ordinal=1, workflows=workflows(), leases=[b"junk"])),
         (
             "hello.labels",
             pb.WorkHello(session="w", stream_ordinal=1, workflows=workflows(), labels={"k": "v" * 129}),

@@ -64,6 +64,7 @@ class Delivery:
         self._stopping = False
         self._empty = asyncio.Event()
         self._by_name: dict[tuple[str, int], WorkSession] = {}
+        self._by_session: dict[str, set[WorkSession]] = {}
         self._opened = 0
         self._closings: deque[float] = deque()
         self._orphans: list[tuple[WorkSession, list[tuple[Lease, bool]]]] = []
@@ -119,15 +120,15 @@ class Delivery:
         """Opens a stream by its first frame and the hello in it. Raises InvalidField or Refused(DRAINING)."""
         if self.draining:
             raise Refused(Reason.DRAINING, "the server is stopping")
-        leases = [(key, self.engine.leases.decode(key)) for key in hello.leases]
         self._opened += 1
         session = WorkSession(self, hello, self._opened)
         server_hello(session.outbox.frame().hello, self)
         self.sessions[session.number] = session
         self._by_name[hello.session, hello.ordinal] = session
+        self._by_session.setdefault(hello.session, set()).add(session)
         self.dispatcher.register(session)
         try:
-            session.adopt(leases)
+            session.adopt_named(hello.leases)
             session.take_in(first)
         except BaseException:
             session.close()
@@ -149,6 +150,10 @@ class Delivery:
         name = (session.hello.session, session.hello.ordinal)
         if self._by_name.get(name) is session:
             del self._by_name[name]
+        streams = self._by_session.get(session.hello.session, set())
+        streams.discard(session)
+        if not streams:
+            self._by_session.pop(session.hello.session, None)
         self.dispatcher.unregister(session)
         if not self.sessions:
             self._empty.set()
@@ -197,6 +202,12 @@ class Delivery:
             session = self.sessions.get(int(number))
             if session is not None:
                 session.lost(lease.encode(), ended(_OUTCOMES.get(outcome, outcome)))
+
+    def superseded(self, by: WorkSession, key: bytes) -> None:
+        """A stream has taken a lease over: other streams of its session that have it here hear of that."""
+        for session in self._by_session.get(by.hello.session, ()):
+            if session is not by:
+                session.lost(key, Refused(Reason.SUPERSEDED, "a newer stream of the session has the lease"))
 
     def renew_all(self) -> None:
         """Renews every accepted lease of every open stream at once: others believe this server dead."""

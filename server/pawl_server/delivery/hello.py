@@ -33,7 +33,7 @@ def read_hello(first: pb.WorkRequest) -> Hello:
     hello = first.hello
     check_id("hello.session", hello.session)
     if not 0 < hello.stream_ordinal < MAX_ORDINAL:
-        raise InvalidField("hello.stream_ordinal", f"is {hello.stream_ordinal}, not 1 or more")
+        raise InvalidField("hello.stream_ordinal", f"is {hello.stream_ordinal}, not 1 to {MAX_ORDINAL - 1}")
     _check_count("hello.workflows", len(hello.workflows), WORKFLOWS_PER_HELLO, least=1)
     _check_count("hello.leases", len(hello.leases), LEASES_PER_REQUEST)
     _check_count("hello.labels", len(hello.labels), LABELS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pawl.v1 import worker_service_pb2 as pb
@@ -213,7 +213,7 @@ class WorkSession:
                 self.held.over(state)
             self._delivery.orphan([(state.lease, True) for state in missing], self)
         if unknown:
-            self.adopt([(key, self._leases.decode(key)) for key in unknown])
+            self.adopt_named(unknown)
         self.beat()
 
     def beat(self) -> None:
@@ -258,6 +258,17 @@ class WorkSession:
 
     # Leases
 
+    def adopt_named(self, keys: Iterable[bytes]) -> None:
+        """Adopts what a worker says it holds; a name that this service never gave is over at once."""
+        leases = []
+        for key in keys:
+            try:
+                leases.append((key, self._leases.decode(key)))
+            except InvalidField as why:
+                self.outbox.event(key, why)
+                self.wake()
+        self.adopt(leases)
+
     def adopt(self, leases: Sequence[tuple[bytes, Lease]]) -> None:
         """Moves leases to this stream; each is answered by a lease event."""
         for key, lease in leases:
@@ -286,6 +297,7 @@ class WorkSession:
                 self.held.add(state)
             state.held = True
             state.renewed(self._loop.time(), reply.remaining_ms / 1000)
+            self._delivery.superseded(self, key)
             self.outbox.event(key, None)
         else:
             self.outbox.event(key, refused(lease, reply))

@@ -63,6 +63,7 @@ class InvalidField(Refused):
     def __init__(self, field: str, why: str = "is not valid") -> None:
         super().__init__(Reason.INVALID_FIELD, f"{field} {why}", {"field": field})
         self.field = field
+        self.why = why
 
 
 class LimitExceeded(Refused):

@@ -10,6 +10,7 @@ from pawl_server.engine import problems
 
 OVER = frozenset((Reason.STALE_FENCE, Reason.LEASE_ENDED, Reason.NOT_FOUND, Reason.SUPERSEDED))
 """Reasons that say: the lease is over for this stream."""
+WRONG_STATES = {"step_saved": "the turn has a step with this key already"}
 
 
 def refused(lease: Lease, reply: Any) -> Refused:
@@ -25,7 +26,7 @@ def refused(lease: Lease, reply: Any) -> Refused:
         case "LIMIT_EXCEEDED":
             return LimitExceeded(reply.limit, reply.value, reply.max)
         case "WRONG_STATE":
-            return Refused(word, f"not in state {reply.state}", {"state": reply.state})
+            return Refused(word, WRONG_STATES[reply.state], {"state": reply.state})
         case "NOT_FOUND":
             return NotFound("instance", lease.instance_id)
         case "BODY_CONFLICT":

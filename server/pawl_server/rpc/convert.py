@@ -38,7 +38,7 @@ def blob(field: str, payload: Payload, limit: str, maximum: int) -> bytes:
 def turn_number(value: int) -> int:
     """A turn number, from 1."""
     if not 1 <= value <= MAX_TURN:
-        raise InvalidField("turn", f"is {value}; turns are counted from 1")
+        raise InvalidField("turn", f"is {value}, not 1 to {MAX_TURN}")
     return value
 
 

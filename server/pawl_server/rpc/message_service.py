@@ -11,7 +11,7 @@ from pawl_server.engine import Engine
 from pawl_server.engine.inbox import SendItem, SendOk
 from pawl_server.engine.problems import refusal
 from pawl_server.rpc import convert
-from pawl_server.rpc.call import MARGIN_S, Context, Gate, time_left, unary
+from pawl_server.rpc.call import Context, Gate, time_left, unary
 
 
 class MessageService:
@@ -86,10 +86,14 @@ class MessageService:
         return pb.AwaitTurnResponse(turn=found)
 
 
+READ_S = 0.1
+"""Kept back of a wait for reading the turn at its end."""
+
+
 def _within(context: Context, wait_ms: int) -> int:
     """The wait, cut so that the caller gets the turn as it stands before its time is over."""
     left = time_left(context)
-    return wait_ms if left is None else min(wait_ms, int(max(0.0, left - MARGIN_S) * 1000))
+    return wait_ms if left is None else min(wait_ms, int((left - min(READ_S, left / 10)) * 1000))
 
 
 def _sent(sent: SendOk) -> pb.SendMessageResponse:

@@ -123,7 +123,8 @@ class WorkerService:
     async def RenewLeases(self, request: pb.RenewLeasesRequest, _: Context) -> pb.RenewLeasesResponse:
         """Renews leases, each on its own."""
         leases = self._leases(request.leases)
-        replies = await self._delivery.engine.leases.renew_all(leases, detach=request.detach)
+        sound = [lease for lease in leases if isinstance(lease, Lease)]
+        replies = await self._delivery.engine.leases.renew_all(sound, detach=request.detach)
         response = pb.RenewLeasesResponse()
         _fill_results(response.results, request.leases, leases, replies)
         return response
@@ -134,17 +135,28 @@ class WorkerService:
         check_id("session", request.session)
         leases = self._leases(request.leases)
         session = self._delivery.find(request.session, request.stream_ordinal)
-        replies = await self._delivery.engine.leases.adopt_all(leases, session.conn)
-        for key, lease, reply in zip(request.leases, leases, replies, strict=True):
+        sound = [
+            (key, lease)
+            for key, lease in zip(request.leases, leases, strict=True)
+            if isinstance(lease, Lease)
+        ]
+        replies = await self._delivery.engine.leases.adopt_all([lease for _, lease in sound], session.conn)
+        for (key, lease), reply in zip(sound, replies, strict=True):
             session.adopted(key, lease, reply)
         response = pb.AdoptLeasesResponse()
         _fill_results(response.results, request.leases, leases, replies)
         return response
 
-    def _leases(self, keys: Sequence[bytes]) -> list[Lease]:
+    def _leases(self, keys: Sequence[bytes]) -> list[Lease | InvalidField]:
         if not 0 < len(keys) <= LEASES_PER_REQUEST:
             raise InvalidField("leases", f"has {len(keys)} entries, not 1 to {LEASES_PER_REQUEST}")
-        return [self._delivery.engine.leases.decode(key) for key in keys]
+        return [self._lease(at, key) for at, key in enumerate(keys)]
+
+    def _lease(self, at: int, key: bytes) -> Lease | InvalidField:
+        try:
+            return self._delivery.engine.leases.decode(key)
+        except InvalidField as error:
+            return InvalidField(f"leases[{at}]", error.why)
 
 
 def _outcome(session: WorkSession, reader: asyncio.Task[None]) -> BaseException | None:
@@ -155,11 +167,16 @@ def _outcome(session: WorkSession, reader: asyncio.Task[None]) -> BaseException 
 
 
 def _fill_results(
-    results: Any, keys: Sequence[bytes], leases: Sequence[Lease], replies: Sequence[Any]
+    results: Any, keys: Sequence[bytes], leases: Sequence[Lease | InvalidField], replies: Sequence[Any]
 ) -> None:
-    for key, lease, reply in zip(keys, leases, replies, strict=True):
+    answers = iter(replies)
+    for key, lease in zip(keys, leases, strict=True):
         result = results.add()
         result.lease = key
+        if isinstance(lease, InvalidField):
+            fill_refusal(result.refusal, lease)
+            continue
+        reply = next(answers)
         if not isinstance(reply, Exception) and reply.word == "OK":
             fill_ms(result.remaining, reply.remaining_ms)
         else:

@@ -17,6 +17,7 @@ from pawl._runtime.stream import WorkStream
 from pawl._runtime.watchdog import Renewer, Watchdog
 from pawl._transport import Backoff, Transport, WorkCall
 from pawl.errors import InvalidField, ServerError, Unavailable, Unimplemented
+from pawl.v1.error_pb2 import REASON_SUPERSEDED
 from pawl.v1.worker_service_pb2 import CommandResult, Fail, LeasedTurn, LeaseEvent, WorkHello
 from pawl.workflow import Workflow
 
@@ -313,6 +314,8 @@ class Runtime:
         if attempt.stream is not None and stream.ordinal < attempt.stream.ordinal:
             return
         if event.HasField("ended"):
+            if event.ended.reason == REASON_SUPERSEDED and self.superseded(stream):
+                return  # by a stream of this worker, which says so itself
             self._lease_over(event.lease, refusal_error(event.ended))
         else:
             attempt.stream = stream

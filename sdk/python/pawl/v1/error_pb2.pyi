@@ -67,7 +67,9 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_INTERNAL: _Reason.ValueType  # 16
     """INTERNAL. A bug or damaged data; metadata `incident` is an id to look up in the server's log. `pawl.InternalError`."""
     REASON_DEADLINE: _Reason.ValueType  # 17
-    """DEADLINE_EXCEEDED, retry with more time. The call's own deadline or wait passed. `pawl.DeadlineExceeded`."""
+    """DEADLINE_EXCEEDED, retry. Ends a work stream that said nothing for three beat intervals: open another one. A deadline
+    that the client library enforces carries no reason. `pawl.DeadlineExceeded`.
+    """
     REASON_DURABILITY_NOT_MET: _Reason.ValueType  # 18
     """UNAVAILABLE. The durability level was not reached; the effect may be visible. `pawl.Unavailable`."""
     REASON_UNDELIVERABLE: _Reason.ValueType  # 19
@@ -135,7 +137,9 @@ REASON_UNIMPLEMENTED: Reason.ValueType  # 15
 REASON_INTERNAL: Reason.ValueType  # 16
 """INTERNAL. A bug or damaged data; metadata `incident` is an id to look up in the server's log. `pawl.InternalError`."""
 REASON_DEADLINE: Reason.ValueType  # 17
-"""DEADLINE_EXCEEDED, retry with more time. The call's own deadline or wait passed. `pawl.DeadlineExceeded`."""
+"""DEADLINE_EXCEEDED, retry. Ends a work stream that said nothing for three beat intervals: open another one. A deadline
+that the client library enforces carries no reason. `pawl.DeadlineExceeded`.
+"""
 REASON_DURABILITY_NOT_MET: Reason.ValueType  # 18
 """UNAVAILABLE. The durability level was not reached; the effect may be visible. `pawl.Unavailable`."""
 REASON_UNDELIVERABLE: Reason.ValueType  # 19

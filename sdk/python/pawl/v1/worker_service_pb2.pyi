@@ -114,7 +114,9 @@ class WorkHello(_message.Message):
     session: _builtins.str
     """Id of the worker process, `[A-Za-z0-9_.-]{1,128}`, the same on all its streams."""
     stream_ordinal: _builtins.int
-    """Number of this stream within the session, from 1, rising with each stream opened. The highest one wins a lease."""
+    """Number of this stream within the session, 1 to 2^53 - 1, rising with each stream opened. The highest one wins a lease
+    in an adoption; commands are judged by the lease alone.
+    """
     sdk: _builtins.str
     """Name of the SDK, for example "pawl-python"."""
     sdk_version: _builtins.str
@@ -853,7 +855,9 @@ Global___FailResult: _TypeAlias = FailResult  # noqa: Y015
 
 @_typing.final
 class LeaseEvent(_message.Message):
-    """Something happened to a lease other than by a command of this stream."""
+    """Something happened to a lease other than by a command of this stream. A lease that is taken back because three beats
+    did not name it has no event: the worker said itself that it does not hold it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -864,7 +868,7 @@ class LeaseEvent(_message.Message):
     @_builtins.property
     def ended(self) -> _message_service_pb2.Refusal:
         """Unset: the lease now belongs to this stream. Set: the lease is over, stop working on it (STALE_FENCE, LEASE_ENDED,
-        SUPERSEDED or NOT_FOUND).
+        SUPERSEDED, NOT_FOUND, or INVALID_FIELD for bytes that name no lease).
         """
 
     def __init__(

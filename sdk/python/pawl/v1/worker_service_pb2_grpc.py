@@ -60,8 +60,10 @@ class WorkerServiceServicer:
         """Opens a work stream. The first request must carry `hello`; the first response carries the server's. After that the
         server pushes turns while credits allow and answers each command with a result; both sides send beats. Frames are
         at most 1 MiB and 256 items, cut at 256 KiB; a larger turn travels alone. The stream fails with INVALID_FIELD
-        (no hello, bad ids, credits that fall or leave more than 10,000 outstanding, a frame over its limit), and ends
-        with status OK after `end` or when the server drains.
+        (no hello, bad ids, credits that fall or leave more than 10,000 outstanding, a frame over its limit), DEADLINE (the
+        worker said nothing for three beat intervals), OVERLOADED (it read nothing for as long), DRAINING (opened while the
+        server stops) or STORE_UNAVAILABLE; after all but the first, open another stream. It ends with status OK after `end` or
+        when the server drains.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,8 +37,10 @@ class WorkerServiceStub:
     """Opens a work stream. The first request must carry `hello`; the first response carries the server's. After that the
     server pushes turns while credits allow and answers each command with a result; both sides send beats. Frames are
     at most 1 MiB and 256 items, cut at 256 KiB; a larger turn travels alone. The stream fails with INVALID_FIELD
-    (no hello, bad ids, credits that fall or leave more than 10,000 outstanding, a frame over its limit), and ends
-    with status OK after `end` or when the server drains.
+    (no hello, bad ids, credits that fall or leave more than 10,000 outstanding, a frame over its limit), DEADLINE (the
+    worker said nothing for three beat intervals), OVERLOADED (it read nothing for as long), DRAINING (opened while the
+    server stops) or STORE_UNAVAILABLE; after all but the first, open another stream. It ends with status OK after `end` or
+    when the server drains.
     """
     RenewLeases: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.RenewLeasesRequest, _worker_service_pb2.RenewLeasesResponse]
     """Renews up to 256 leases, each on its own, and counts as acceptance. Needs no stream: a watchdog thread or a worker
@@ -57,8 +59,10 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Opens a work stream. The first request must carry `hello`; the first response carries the server's. After that the
     server pushes turns while credits allow and answers each command with a result; both sides send beats. Frames are
     at most 1 MiB and 256 items, cut at 256 KiB; a larger turn travels alone. The stream fails with INVALID_FIELD
-    (no hello, bad ids, credits that fall or leave more than 10,000 outstanding, a frame over its limit), and ends
-    with status OK after `end` or when the server drains.
+    (no hello, bad ids, credits that fall or leave more than 10,000 outstanding, a frame over its limit), DEADLINE (the
+    worker said nothing for three beat intervals), OVERLOADED (it read nothing for as long), DRAINING (opened while the
+    server stops) or STORE_UNAVAILABLE; after all but the first, open another stream. It ends with status OK after `end` or
+    when the server drains.
     """
     RenewLeases: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.RenewLeasesRequest, _worker_service_pb2.RenewLeasesResponse]  # type: ignore[assignment]
     """Renews up to 256 leases, each on its own, and counts as acceptance. Needs no stream: a watchdog thread or a worker
@@ -80,8 +84,10 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Opens a work stream. The first request must carry `hello`; the first response carries the server's. After that the
         server pushes turns while credits allow and answers each command with a result; both sides send beats. Frames are
         at most 1 MiB and 256 items, cut at 256 KiB; a larger turn travels alone. The stream fails with INVALID_FIELD
-        (no hello, bad ids, credits that fall or leave more than 10,000 outstanding, a frame over its limit), and ends
-        with status OK after `end` or when the server drains.
+        (no hello, bad ids, credits that fall or leave more than 10,000 outstanding, a frame over its limit), DEADLINE (the
+        worker said nothing for three beat intervals), OVERLOADED (it read nothing for as long), DRAINING (opened while the
+        server stops) or STORE_UNAVAILABLE; after all but the first, open another stream. It ends with status OK after `end` or
+        when the server drains.
         """
 
     @_abc_1.abstractmethod
