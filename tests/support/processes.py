@@ -23,6 +23,7 @@ from tests.support.wait import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 20.0
 STOP_S = 60.0
+NAMED = {"PAWL_SERVER_NAME": "dev"}
 
 
 class PythonProcess:
@@ -131,7 +132,10 @@ class WorkerProcess(PythonProcess):
 
 
 class DevServer:
-    """`pawl dev` on a folder, to be killed and started again; each start takes another port."""
+    """`pawl dev` on a folder, to be killed and started again.
+
+    Each start takes another port, but has the same name, as one on the same port would.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -148,7 +152,7 @@ class DevServer:
         words = ("--data-dir", str(self._folder / "data"), "--port", "0", "--until-stdin-closes", "--json")
         with (self._folder / "server.log").open("ab") as log:
             self._process = PythonProcess(
-                "pawl.cli", "dev", *words, cwd=self._folder, env={}, stdout=subprocess.PIPE, stderr=log
+                "pawl.cli", "dev", *words, cwd=self._folder, env=NAMED, stdout=subprocess.PIPE, stderr=log
             )
         output = self._process.child.stdout
         assert output is not None
