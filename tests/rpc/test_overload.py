@@ -135,3 +135,19 @@ async def test_a_draining_gate_refuses_with_its_reason(api: Api, server: Handle)
     await api.admin.GetServerInfo(admin.GetServerInfoRequest())
     gate.draining = False
     await get(api)
+
+
+@pytest.mark.spec("R-LIMIT-1")
+async def test_a_burst_of_waits_is_not_cancelled_by_the_transport(server: Handle, api: Api) -> None:
+    """gRPC itself sheds some of more than a thousand calls at once, without a reason, unless told not to."""
+    await api.create("a")
+    await api.send("a", "m")
+    request = messages.AwaitTurnRequest(instance_id="a", turn=1)
+    calls = [asyncio.ensure_future(api.messages.AwaitTurn(request)) for _ in range(2_500)]
+    await wait_until(lambda: server.gate.waiting == len(calls) or any(call.done() for call in calls))
+    try:
+        assert not any(call.done() for call in calls)
+    finally:
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)

@@ -67,3 +67,28 @@ def test_the_sweep_goes_on_and_leaves_it_where_it_is(damaged: Driver) -> None:
     [reply] = damaged.call("sweep", limit=100).replies
     assert (reply.scanned, reply.repaired) == (3, 2)
     assert damaged.redis.call("SISMEMBER", f"{damaged.tag}busy", "b")
+
+
+@pytest.mark.parametrize("receipt", [b"\xc1", b"\x93\x01\x02\x03", None], ids=["garbage", "short", "missing"])
+@pytest.mark.spec("R-DAMAGE-1")
+def test_a_receipt_that_cannot_be_read_stops_no_timer_and_no_neighbour(
+    driver: Driver, receipt: bytes | None
+) -> None:
+    driver.put_type(min_turns=0, max_age_ms=1_000)
+    for name in ("a", "b"):
+        driver.send(name)
+        driver.take(name).finish()
+    key = f"{driver.tag}i:a"
+    driver.redis.call("HSET", key, "1.h", receipt) if receipt else driver.redis.call("HDEL", key, "1.h")
+    try:
+        driver.later(2_000)
+        assert {reply.id for reply in driver.expire()} == {"a", "b"}
+        assert driver.record("b").kept == 2, "the neighbour was trimmed"
+        items = [driver.message("a"), driver.message("b", b"2")]
+        driver.redis.call("HDEL", key, "1.m")
+        bad, fine = driver.call("send", items=items).replies
+        assert isinstance(bad, StoreDamaged)
+        assert fine.turn == 2
+        driver.take("b").finish()
+    finally:
+        driver.redis.call("FLUSHALL")

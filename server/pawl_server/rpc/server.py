@@ -34,6 +34,9 @@ LAST_ANSWERS_S = 0.25
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
     ("grpc.max_send_message_length", MAX_SEND_BYTES),
+    # Calls are bounded by the gate, with a reason; gRPC's own bound cancels some of a burst without one.
+    ("grpc.server.max_pending_requests", 100_000),
+    ("grpc.server.max_pending_requests_hard_limit", 200_000),
     # A second server on the same port is an error, not a way to share it.
     ("grpc.so_reuseport", 0),
     # Clients may ping each 10 s, also without a call, to find a dead connection; the server does the same.

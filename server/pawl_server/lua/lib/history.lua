@@ -1,6 +1,6 @@
 --!include unit type states receipt
 -- Finished turns stay where they are. Trimming removes payloads first (message, steps, reply), then, later, the receipt
--- and its dedup entry.
+-- and its dedup entry. A receipt that can't be read ends the trimming of its instance.
 
 local RECEIPT_MS = 900000
 local GC_ARMED = 4
@@ -17,7 +17,7 @@ local function history_due(r, h, settings, now)
 end
 
 local function history_drop_payload(u, turn, h)
-  local m = cmsgpack.unpack(unit_get(u, turn .. '.m'))
+  local m = unit_table(u, turn .. '.m') or { 1, '', '', '', '', 0 }
   unit_set(u, turn .. '.m', false)
   for position = 1, h[R_LAST_STEP] ~= 0 and h[R_STEPS] - 1 or h[R_STEPS] do
     unit_set(u, turn .. '.' .. position, false)
@@ -39,7 +39,7 @@ local function history_trim(u, now, limit)
       break
     end
     local h = receipt_get(u, r[KEPT])
-    if not history_due(r, h, settings, now) then
+    if not h or not history_due(r, h, settings, now) then
       break
     end
     history_drop_payload(u, r[KEPT], h)
@@ -50,7 +50,7 @@ local function history_trim(u, now, limit)
       break
     end
     local h = receipt_get(u, r[OLDEST])
-    if now - h[R_FINISHED] < RECEIPT_MS then
+    if not h or now - h[R_FINISHED] < RECEIPT_MS then
       break
     end
     unit_set(u, r[OLDEST] .. '.h', false)
@@ -69,11 +69,12 @@ local function history_next(u, now)
   local r = u.r
   local settings = type_load(unit_type(u))
   local at
-  if r[OLDEST] < r[KEPT] then
-    at = receipt_get(u, r[OLDEST])[R_FINISHED] + RECEIPT_MS
+  local oldest = r[OLDEST] < r[KEPT] and receipt_get(u, r[OLDEST])
+  if oldest then
+    at = oldest[R_FINISHED] + RECEIPT_MS
   end
-  if r[HEAD] - r[KEPT] > settings[MIN_TURNS] then
-    local h = receipt_get(u, r[KEPT])
+  local h = r[HEAD] - r[KEPT] > settings[MIN_TURNS] and receipt_get(u, r[KEPT])
+  if h then
     local payload_at = history_due(r, h, settings, now) and now or h[R_FINISHED] + settings[MAX_AGE_MS]
     at = at and math.min(at, payload_at) or payload_at
   end

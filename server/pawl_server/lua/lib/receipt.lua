@@ -21,11 +21,11 @@ local R_MESSAGE_ID = 17
 local R_MESSAGE_DIGEST = 18
 local R_ADMITTED = 19
 
--- The receipt of a finished turn as this script sees it; nil if it was trimmed or there never was one.
+-- The receipt of a finished turn as this script sees it; nil if it was trimmed, can't be read, or there never was one.
 local function receipt_get(u, turn)
-  local raw = unit_get(u, turn .. '.h')
-  if raw then
-    return cmsgpack.unpack(raw)
+  local h = unit_table(u, turn .. '.h')
+  if h and type(h[R_FINISHED]) == 'number' and type(h[R_STEPS]) == 'number' and type(h[R_BYTES]) == 'number' then
+    return h
   end
   return u.finished and u.finished[turn]
 end

@@ -20,8 +20,11 @@ local function type_load(name)
     return settings
   end
   local raw = redis.call('HGET', T .. 'type:' .. name, 'p')
+  local ok
   if raw then
-    settings = cmsgpack.unpack(raw)
+    ok, settings = pcall(cmsgpack.unpack, raw)
+  end
+  if ok and type(settings) == 'table' then
     for i = LEASE_MS, MAX_BYTES do
       if settings[i] == nil or settings[i] == -1 then
         settings[i] = DEFAULTS[i]

@@ -70,6 +70,18 @@ local function unit_set(u, field, value)
   end
 end
 
+-- A packed field as a table; nil if there is none or it can't be read.
+local function unit_table(u, field)
+  local raw = unit_get(u, field)
+  if raw then
+    local ok, value = pcall(cmsgpack.unpack, raw)
+    if ok and type(value) == 'table' then
+      return value
+    end
+  end
+  return nil
+end
+
 -- Workflow type of an instance; `y` is type:version.
 local function unit_type(u)
   local name = u.type

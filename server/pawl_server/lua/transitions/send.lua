@@ -29,10 +29,12 @@ local now = meta_load(now_ms)
 
 -- The answer that an earlier identical send got; who waits for it has to ask how the turn stands.
 local function repeated(u, turn, digest)
-  local raw = unit_get(u, turn .. '.m')
-  local m = raw and cmsgpack.unpack(raw)
+  local m = unit_table(u, turn .. '.m')
   if not m then
     local h = receipt_get(u, turn)
+    if not h or not tonumber(turn) then
+      return { 'DAMAGED' }
+    end
     m = { 1, h[R_MESSAGE_ID], h[R_MESSAGE_DIGEST], '', '', h[R_ADMITTED] }
   end
   if m[3] ~= digest then
