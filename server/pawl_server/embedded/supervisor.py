@@ -35,7 +35,7 @@ CONFIGURATION = {
     "auto-aof-rewrite-min-size": "512mb",
     "auto-aof-rewrite-percentage": "200",
     "save": "",
-    # Long listpacks are slow: at 512 entries a turn costs Redis about a quarter more than at 64.
+    # Long listpacks are slow: with up to 512 entries a turn took 115 us of Redis, with 64 it took 102.
     "hash-max-listpack-entries": "64",
     "hash-max-listpack-value": "1024",
     "maxmemory-policy": "noeviction",
