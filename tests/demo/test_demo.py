@@ -64,7 +64,7 @@ def check(report: dict[str, Any], documents: int) -> None:
     assert report["steps_run"] == 6 * documents + report["effects_repeated"]
     # Each document's turn, the collector's turn for it, its batches and their continuations.
     assert report["turns"] == 2 * documents + report["batches"]
-    assert report["failures_retried"] == 1
+    assert report["failures_retried"] >= 1
 
 
 @pytest.mark.timeout(120)

@@ -208,6 +208,6 @@ def _unproved_kills(found: Evidence, saved_in: Mapping[str, int]) -> list[str]:
 
 def _unproved_failure(found: Evidence, report: Report) -> list[str]:
     failing = found.turns.get(found.failing)
-    if report.failures_retried == 1 and failing is not None and failing.attempt > 1:
+    if report.failures_retried >= 1 and failing is not None and failing.attempt > 1:
         return []
     return [f"the document that fails once failed {report.failures_retried} times"]

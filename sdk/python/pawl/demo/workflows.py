@@ -34,17 +34,18 @@ BATCH = 50
 """Documents that the collector adds up at a time."""
 
 FAILED_ONCE = "failed-once"
-"""File that appears when the failing step has failed."""
+"""File that appears when the failing step has failed and left its mark."""
 
 
 class UnreadableOnce(Exception):
-    """Raised once, on purpose: an ordinary exception, so the turn is tried again."""
+    """Raised on purpose: an ordinary exception, so the turn is tried again."""
 
 
 def document_workflow(client: Client, marks: MarkFile, folder: Path) -> Workflow:
     """Builds the workflow of a document; its steps leave marks in this worker's file.
 
-    A message is `{"path": …, "fail": bool}`; with `fail` the step `count` raises the first time it is run.
+    A message is `{"path": …, "fail": bool}`; with `fail` the step `count` raises, once unless its worker is
+    killed while it does.
     """
 
     async def run(ctx: Context, key: str, body: Callable[[Step], Awaitable[T]]) -> T:
@@ -53,6 +54,11 @@ def document_workflow(client: Client, marks: MarkFile, folder: Path) -> Workflow
             await marks.write("S", *facts)
             try:
                 value = await body(step)
+            except UnreadableOnce:
+                # The mark first: a worker killed in between fails once more, rather than never.
+                await marks.write("F", *facts)
+                (folder / FAILED_ONCE).touch()
+                raise
             except Exception:
                 await marks.write("F", *facts)
                 raise
@@ -71,8 +77,8 @@ def document_workflow(client: Client, marks: MarkFile, folder: Path) -> Workflow
             return run(ctx, key, lambda _: asyncio.to_thread(function))
 
         def counted() -> dict[str, Any]:
-            if message["fail"]:
-                fail_once(folder / FAILED_ONCE)
+            if message["fail"] and not (folder / FAILED_ONCE).exists():
+                raise UnreadableOnce("fails on purpose, until the failure is on record")
             return analyse.count(source["text"])
 
         source = await step("read", lambda: analyse.read(path))
@@ -90,15 +96,6 @@ def document_workflow(client: Client, marks: MarkFile, folder: Path) -> Workflow
         return ctx.done({"sha256": digest, "summary": summary, **facts}, result={**facts, **told})
 
     return document
-
-
-def fail_once(mark: Path) -> None:
-    """Raises UnreadableOnce unless the file is there already."""
-    try:
-        mark.touch(exist_ok=False)
-    except FileExistsError:
-        return
-    raise UnreadableOnce("fails on purpose, the first time only")
 
 
 def summarised(text: str, top: list[str]) -> str:
