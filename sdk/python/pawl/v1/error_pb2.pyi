@@ -40,7 +40,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """ABORTED, never succeeds. The lease named by the request is not the current one. `pawl.StaleFence`."""
     REASON_LEASE_ENDED: _Reason.ValueType  # 7
     """FAILED_PRECONDITION, never succeeds. The lease ended earlier; metadata `how` says how (`completed`, `failed`,
-    `released`, `expired`, `lost`, `returned`). `pawl.LeaseEnded`.
+    `released`, `expired`, `lost`, `returned`, `sleeping`, `deferred`, `cancelled`, `skipped`, `parked`,
+    `deleted`). `pawl.LeaseEnded`.
     """
     REASON_GAP: _Reason.ValueType  # 8
     """ABORTED, succeeds after the missing command was repeated. The command number is not the next one; metadata
@@ -84,6 +85,22 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """ABORTED, never succeeds on this stream. A newer stream of the session has taken the lease. `pawl.StaleFence`."""
     REASON_CURSOR_STALE: _Reason.ValueType  # 22
     """INVALID_ARGUMENT. A page token is malformed or belongs to another request. `pawl.InvalidField`."""
+    REASON_INSTANCE_DELETING: _Reason.ValueType  # 23
+    """UNAVAILABLE, retry after the `google.rpc.RetryInfo` delay. The instance is being deleted in the background.
+    `pawl.Unavailable`.
+    """
+    REASON_INSTANCE_DELETED: _Reason.ValueType  # 24
+    """NOT_FOUND, never succeeds. The instance was deleted within the last 24 hours and the request belongs to its former
+    life: it repeats the creation or a message of it. `pawl.InstanceDeleted`.
+    """
+    REASON_COMPACTED: _Reason.ValueType  # 25
+    """OUT_OF_RANGE, never succeeds with this cursor. Events after it were trimmed; metadata `oldest_seq` is the oldest one
+    kept. `pawl.Compacted`.
+    """
+    REASON_REWOUND: _Reason.ValueType  # 26
+    """ABORTED, never succeeds with this cursor. The store lost its newest writes, the event of the cursor among them; what
+    was read after that point did not last. Metadata `last_seq` and `gen`. `pawl.Rewound`.
+    """
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Says why a request was refused. It travels as `google.rpc.ErrorInfo` (domain "pawl", `reason` = the name without the
@@ -110,7 +127,8 @@ REASON_STALE_FENCE: Reason.ValueType  # 6
 """ABORTED, never succeeds. The lease named by the request is not the current one. `pawl.StaleFence`."""
 REASON_LEASE_ENDED: Reason.ValueType  # 7
 """FAILED_PRECONDITION, never succeeds. The lease ended earlier; metadata `how` says how (`completed`, `failed`,
-`released`, `expired`, `lost`, `returned`). `pawl.LeaseEnded`.
+`released`, `expired`, `lost`, `returned`, `sleeping`, `deferred`, `cancelled`, `skipped`, `parked`,
+`deleted`). `pawl.LeaseEnded`.
 """
 REASON_GAP: Reason.ValueType  # 8
 """ABORTED, succeeds after the missing command was repeated. The command number is not the next one; metadata
@@ -154,4 +172,20 @@ REASON_SUPERSEDED: Reason.ValueType  # 21
 """ABORTED, never succeeds on this stream. A newer stream of the session has taken the lease. `pawl.StaleFence`."""
 REASON_CURSOR_STALE: Reason.ValueType  # 22
 """INVALID_ARGUMENT. A page token is malformed or belongs to another request. `pawl.InvalidField`."""
+REASON_INSTANCE_DELETING: Reason.ValueType  # 23
+"""UNAVAILABLE, retry after the `google.rpc.RetryInfo` delay. The instance is being deleted in the background.
+`pawl.Unavailable`.
+"""
+REASON_INSTANCE_DELETED: Reason.ValueType  # 24
+"""NOT_FOUND, never succeeds. The instance was deleted within the last 24 hours and the request belongs to its former
+life: it repeats the creation or a message of it. `pawl.InstanceDeleted`.
+"""
+REASON_COMPACTED: Reason.ValueType  # 25
+"""OUT_OF_RANGE, never succeeds with this cursor. Events after it were trimmed; metadata `oldest_seq` is the oldest one
+kept. `pawl.Compacted`.
+"""
+REASON_REWOUND: Reason.ValueType  # 26
+"""ABORTED, never succeeds with this cursor. The store lost its newest writes, the event of the cursor among them; what
+was read after that point did not last. Metadata `last_seq` and `gen`. `pawl.Rewound`.
+"""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015

@@ -3,10 +3,12 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from pawl.v1 import payload_pb2 as _payload_pb2
 import builtins as _builtins
@@ -35,9 +37,9 @@ class _InstanceStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Instan
     INSTANCE_STATUS_BLOCKED: _InstanceStatus.ValueType  # 3
     """The head failed for good; nothing behind it runs until somebody decides."""
     INSTANCE_STATUS_PAUSED: _InstanceStatus.ValueType  # 4
-    """Reserved: an operator stopped dispatch."""
+    """Dispatch was stopped: messages are accepted and the turn that runs may end, but no turn starts until it is resumed."""
     INSTANCE_STATUS_DELETING: _InstanceStatus.ValueType  # 5
-    """Reserved: a deletion is under way."""
+    """A deletion is under way in the background."""
 
 class InstanceStatus(_InstanceStatus, metaclass=_InstanceStatusEnumTypeWrapper):
     """What an instance is doing. May grow."""
@@ -51,9 +53,9 @@ INSTANCE_STATUS_ACTIVE: InstanceStatus.ValueType  # 2
 INSTANCE_STATUS_BLOCKED: InstanceStatus.ValueType  # 3
 """The head failed for good; nothing behind it runs until somebody decides."""
 INSTANCE_STATUS_PAUSED: InstanceStatus.ValueType  # 4
-"""Reserved: an operator stopped dispatch."""
+"""Dispatch was stopped: messages are accepted and the turn that runs may end, but no turn starts until it is resumed."""
 INSTANCE_STATUS_DELETING: InstanceStatus.ValueType  # 5
-"""Reserved: a deletion is under way."""
+"""A deletion is under way in the background."""
 Global___InstanceStatus: _TypeAlias = InstanceStatus  # noqa: Y015
 
 @_typing.final
@@ -76,6 +78,11 @@ class Instance(_message.Message):
     LEASE_TIMEOUT_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     LAST_SEQ_FIELD_NUMBER: _builtins.int
+    DELAYED_MESSAGES_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    CORRELATION_KEY_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    PARKED_TURNS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """`[A-Za-z0-9_.-]{1,128}`, unique in the namespace; prefixes "pawl-" and "continue-" are reserved."""
     workflow_type: _builtins.str
@@ -98,6 +105,14 @@ class Instance(_message.Message):
     """Overrides the type's attempt limit when above 0. 1 to 1,000."""
     last_seq: _builtins.int
     """Position of the newest ledger event of the instance; 0 before the first."""
+    delayed_messages: _builtins.int
+    """Delayed messages that are not due yet. They count towards the limit of pending messages."""
+    correlation_key: _builtins.str
+    """Correlation key fixed at creation; empty for none."""
+    paused: _builtins.bool
+    """True while dispatch is stopped, whatever the status says."""
+    parked_turns: _builtins.int
+    """Parked turns that can be redriven."""
     @_builtins.property
     def state(self) -> _payload_pb2.Payload:
         """State saved by the last completed turn; the initial state before that. Left out by ListInstances."""
@@ -109,6 +124,10 @@ class Instance(_message.Message):
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """Overrides the type's lease time when set. 1 s to 1 h."""
+
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tags fixed at creation, sorted."""
 
     def __init__(
         self,
@@ -127,10 +146,15 @@ class Instance(_message.Message):
         lease_timeout: _duration_pb2.Duration | None = ...,
         max_attempts: _builtins.int = ...,
         last_seq: _builtins.int = ...,
+        delayed_messages: _builtins.int = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        correlation_key: _builtins.str = ...,
+        paused: _builtins.bool = ...,
+        parked_turns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "lease_timeout", b"lease_timeout", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "head_turn", b"head_turn", "id", b"id", "incarnation", b"incarnation", "last_seq", b"last_seq", "last_turn", b"last_turn", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "oldest_kept_turn", b"oldest_kept_turn", "pending_turns", b"pending_turns", "state", b"state", "status", b"status", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_key", b"correlation_key", "create_time", b"create_time", "delayed_messages", b"delayed_messages", "head_turn", b"head_turn", "id", b"id", "incarnation", b"incarnation", "last_seq", b"last_seq", "last_turn", b"last_turn", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "oldest_kept_turn", b"oldest_kept_turn", "parked_turns", b"parked_turns", "paused", b"paused", "pending_turns", b"pending_turns", "state", b"state", "status", b"status", "tags", b"tags", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

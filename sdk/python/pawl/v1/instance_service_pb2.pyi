@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from pawl.v1 import instance_pb2 as _instance_pb2
 from pawl.v1 import payload_pb2 as _payload_pb2
@@ -32,12 +33,18 @@ class InstanceSpec(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     LEASE_TIMEOUT_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    CORRELATION_KEY_FIELD_NUMBER: _builtins.int
     workflow_type: _builtins.str
     """Workflow type, `[A-Za-z0-9_.-]{1,128}`; the prefix "pawl." is reserved."""
     version: _builtins.str
     """Code version, `[A-Za-z0-9_.-]{1,128}`."""
     max_attempts: _builtins.int
     """Overrides the type's attempt limit when above 0. 1 to 1,000."""
+    correlation_key: _builtins.str
+    """One word `[A-Za-z0-9_.-]{1,128}` to find the instance by, for example the id of an order; need not be unique. Empty for
+    none. Fixed at creation.
+    """
     @_builtins.property
     def state(self) -> _payload_pb2.Payload:
         """Initial state, at most 64 KiB; unset means an empty payload."""
@@ -45,6 +52,10 @@ class InstanceSpec(_message.Message):
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """Overrides the type's lease time when set. 1 s to 1 h."""
+
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At most 16 words `[A-Za-z0-9_.-]{1,128}` to find the instance by; order and repetition do not matter. Fixed at creation."""
 
     def __init__(
         self,
@@ -54,10 +65,12 @@ class InstanceSpec(_message.Message):
         state: _payload_pb2.Payload | None = ...,
         lease_timeout: _duration_pb2.Duration | None = ...,
         max_attempts: _builtins.int = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        correlation_key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_timeout", b"lease_timeout", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "state", b"state", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_key", b"correlation_key", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "state", b"state", "tags", b"tags", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -176,22 +189,46 @@ class ListInstancesRequest(_message.Message):
     WORKFLOW_TYPE_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
+    CORRELATION_KEY_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    CREATED_FROM_FIELD_NUMBER: _builtins.int
+    CREATED_BEFORE_FIELD_NUMBER: _builtins.int
     workflow_type: _builtins.str
     """Type to list; required."""
     page_size: _builtins.int
     """1 to 100; 0 means 50."""
     page_token: _builtins.str
-    """`next_page_token` of the page before, with the same `workflow_type`; empty for the first page."""
+    """`next_page_token` of the page before, with the same type and filters; empty for the first page."""
+    tag: _builtins.str
+    """Only instances with this tag. At most one of `tag`, `correlation_key` and `status` is set."""
+    correlation_key: _builtins.str
+    """Only instances with this correlation key."""
+    status: _instance_pb2.InstanceStatus.ValueType
+    """Only instances with this status: BLOCKED or PAUSED; INVALID_FIELD for others."""
+    @_builtins.property
+    def created_from(self) -> _timestamp_pb2.Timestamp:
+        """Only instances created at or after this time; not with `status`."""
+
+    @_builtins.property
+    def created_before(self) -> _timestamp_pb2.Timestamp:
+        """Only instances created before this time; not with `status`."""
+
     def __init__(
         self,
         *,
         workflow_type: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        tag: _builtins.str = ...,
+        correlation_key: _builtins.str = ...,
+        status: _instance_pb2.InstanceStatus.ValueType = ...,
+        created_from: _timestamp_pb2.Timestamp | None = ...,
+        created_before: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_before", b"created_before", "created_from", b"created_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_key", b"correlation_key", "created_before", b"created_before", "created_from", b"created_from", "page_size", b"page_size", "page_token", b"page_token", "status", b"status", "tag", b"tag", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -224,3 +261,215 @@ class ListInstancesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListInstancesResponse: _TypeAlias = ListInstancesResponse  # noqa: Y015
+
+@_typing.final
+class PauseInstanceRequest(_message.Message):
+    """Request of PauseInstance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Id of the instance."""
+    request_id: _builtins.str
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    comment: _builtins.str
+    """Free text for the ledger, at most 256 bytes."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        comment: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "instance_id", b"instance_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseInstanceRequest: _TypeAlias = PauseInstanceRequest  # noqa: Y015
+
+@_typing.final
+class PauseInstanceResponse(_message.Message):
+    """Response of PauseInstance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAUSED_FIELD_NUMBER: _builtins.int
+    paused: _builtins.bool
+    """True if this changed the instance."""
+    def __init__(
+        self,
+        *,
+        paused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["paused", b"paused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseInstanceResponse: _TypeAlias = PauseInstanceResponse  # noqa: Y015
+
+@_typing.final
+class ResumeInstanceRequest(_message.Message):
+    """Request of ResumeInstance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Id of the instance."""
+    request_id: _builtins.str
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    comment: _builtins.str
+    """Free text for the ledger, at most 256 bytes."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        comment: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "instance_id", b"instance_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeInstanceRequest: _TypeAlias = ResumeInstanceRequest  # noqa: Y015
+
+@_typing.final
+class ResumeInstanceResponse(_message.Message):
+    """Response of ResumeInstance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESUMED_FIELD_NUMBER: _builtins.int
+    resumed: _builtins.bool
+    """True if this changed the instance."""
+    def __init__(
+        self,
+        *,
+        resumed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resumed", b"resumed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeInstanceResponse: _TypeAlias = ResumeInstanceResponse  # noqa: Y015
+
+@_typing.final
+class WakeInstanceRequest(_message.Message):
+    """Request of WakeInstance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Id of the instance."""
+    request_id: _builtins.str
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    comment: _builtins.str
+    """Free text for the ledger, at most 256 bytes."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        comment: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "instance_id", b"instance_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WakeInstanceRequest: _TypeAlias = WakeInstanceRequest  # noqa: Y015
+
+@_typing.final
+class WakeInstanceResponse(_message.Message):
+    """Response of WakeInstance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WOKEN_FIELD_NUMBER: _builtins.int
+    woken: _builtins.bool
+    """True if a delay was ended."""
+    def __init__(
+        self,
+        *,
+        woken: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["woken", b"woken"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WakeInstanceResponse: _TypeAlias = WakeInstanceResponse  # noqa: Y015
+
+@_typing.final
+class DeleteInstanceRequest(_message.Message):
+    """Request of DeleteInstance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Id of the instance."""
+    request_id: _builtins.str
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); the answer is kept for 24 hours after the deletion."""
+    incarnation: _builtins.int
+    """If above 0, only this life of the id is deleted; NOT_FOUND if the id has another one."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "instance_id", b"instance_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteInstanceRequest: _TypeAlias = DeleteInstanceRequest  # noqa: Y015
+
+@_typing.final
+class DeleteInstanceResponse(_message.Message):
+    """Response of DeleteInstance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELETED_FIELD_NUMBER: _builtins.int
+    IN_BACKGROUND_FIELD_NUMBER: _builtins.int
+    deleted: _builtins.bool
+    """True if there was an instance; false if there was none."""
+    in_background: _builtins.bool
+    """True if part of it is still to be removed in the background."""
+    def __init__(
+        self,
+        *,
+        deleted: _builtins.bool = ...,
+        in_background: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "in_background", b"in_background"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteInstanceResponse: _TypeAlias = DeleteInstanceResponse  # noqa: Y015

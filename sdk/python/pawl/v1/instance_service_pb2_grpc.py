@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class InstanceServiceStub:
-    """Creates and reads instances.
+    """Creates, reads, controls and deletes instances.
     """
 
     def __init__(self, channel):
@@ -50,16 +50,38 @@ class InstanceServiceStub:
                 request_serializer=pawl_dot_v1_dot_instance__service__pb2.ListInstancesRequest.SerializeToString,
                 response_deserializer=pawl_dot_v1_dot_instance__service__pb2.ListInstancesResponse.FromString,
                 _registered_method=True)
+        self.PauseInstance = channel.unary_unary(
+                '/pawl.v1.InstanceService/PauseInstance',
+                request_serializer=pawl_dot_v1_dot_instance__service__pb2.PauseInstanceRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_instance__service__pb2.PauseInstanceResponse.FromString,
+                _registered_method=True)
+        self.ResumeInstance = channel.unary_unary(
+                '/pawl.v1.InstanceService/ResumeInstance',
+                request_serializer=pawl_dot_v1_dot_instance__service__pb2.ResumeInstanceRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_instance__service__pb2.ResumeInstanceResponse.FromString,
+                _registered_method=True)
+        self.WakeInstance = channel.unary_unary(
+                '/pawl.v1.InstanceService/WakeInstance',
+                request_serializer=pawl_dot_v1_dot_instance__service__pb2.WakeInstanceRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_instance__service__pb2.WakeInstanceResponse.FromString,
+                _registered_method=True)
+        self.DeleteInstance = channel.unary_unary(
+                '/pawl.v1.InstanceService/DeleteInstance',
+                request_serializer=pawl_dot_v1_dot_instance__service__pb2.DeleteInstanceRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_instance__service__pb2.DeleteInstanceResponse.FromString,
+                _registered_method=True)
 
 
 class InstanceServiceServicer:
-    """Creates and reads instances.
+    """Creates, reads, controls and deletes instances.
     """
 
     def CreateInstance(self, request, context):
         """Creates an instance. Repeating the request gives the first answer while the instance exists. Fails with
         BODY_CONFLICT if the id exists with another type, version, state or settings, INVALID_FIELD or LIMIT_EXCEEDED if
-        the request is bad.
+        the request is bad, INSTANCE_DELETING while a former life is being deleted, and INSTANCE_DELETED if its `request_id`
+        created a life that was deleted within the last 24 hours. A new life continues the turn and event numbers of the
+        former one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,8 +95,41 @@ class InstanceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListInstances(self, request, context):
-        """Lists the instances of a type in order of creation. An instance that exists during the whole listing is returned
-        exactly once; pages are cut by bytes, so a page may be shorter than asked.
+        """Lists the instances of a type in order of creation; with `status`, in order of their ids. An instance that exists (and
+        has the status) during the whole listing is returned exactly once; pages are cut by bytes, so a page may be shorter
+        than asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseInstance(self, request, context):
+        """Stops dispatch: messages are still accepted, the turn that runs may end, sleeps and delays go on, but no turn starts
+        until ResumeInstance. Pausing a paused instance changes nothing. Fails with NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeInstance(self, request, context):
+        """Starts dispatch again. Resuming an instance that is not paused changes nothing. Fails with NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WakeInstance(self, request, context):
+        """Ends the delay of a head that waits in BACKOFF or DEFERRED, so that it can start now. A sleep stays, and nothing
+        happens in any other state. Fails with NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteInstance(self, request, context):
+        """Deletes the instance with its state, inbox, history and ledger; a turn that runs loses its lease at once. An instance
+        with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so; a repeat with the
+        same `request_id` gives the first answer for 24 hours.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,6 +153,26 @@ def add_InstanceServiceServicer_to_server(servicer, server):
                     request_deserializer=pawl_dot_v1_dot_instance__service__pb2.ListInstancesRequest.FromString,
                     response_serializer=pawl_dot_v1_dot_instance__service__pb2.ListInstancesResponse.SerializeToString,
             ),
+            'PauseInstance': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseInstance,
+                    request_deserializer=pawl_dot_v1_dot_instance__service__pb2.PauseInstanceRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_instance__service__pb2.PauseInstanceResponse.SerializeToString,
+            ),
+            'ResumeInstance': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeInstance,
+                    request_deserializer=pawl_dot_v1_dot_instance__service__pb2.ResumeInstanceRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_instance__service__pb2.ResumeInstanceResponse.SerializeToString,
+            ),
+            'WakeInstance': grpc.unary_unary_rpc_method_handler(
+                    servicer.WakeInstance,
+                    request_deserializer=pawl_dot_v1_dot_instance__service__pb2.WakeInstanceRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_instance__service__pb2.WakeInstanceResponse.SerializeToString,
+            ),
+            'DeleteInstance': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteInstance,
+                    request_deserializer=pawl_dot_v1_dot_instance__service__pb2.DeleteInstanceRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_instance__service__pb2.DeleteInstanceResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'pawl.v1.InstanceService', rpc_method_handlers)
@@ -107,7 +182,7 @@ def add_InstanceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class InstanceService:
-    """Creates and reads instances.
+    """Creates, reads, controls and deletes instances.
     """
 
     @staticmethod
@@ -181,6 +256,114 @@ class InstanceService:
             '/pawl.v1.InstanceService/ListInstances',
             pawl_dot_v1_dot_instance__service__pb2.ListInstancesRequest.SerializeToString,
             pawl_dot_v1_dot_instance__service__pb2.ListInstancesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseInstance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.InstanceService/PauseInstance',
+            pawl_dot_v1_dot_instance__service__pb2.PauseInstanceRequest.SerializeToString,
+            pawl_dot_v1_dot_instance__service__pb2.PauseInstanceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeInstance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.InstanceService/ResumeInstance',
+            pawl_dot_v1_dot_instance__service__pb2.ResumeInstanceRequest.SerializeToString,
+            pawl_dot_v1_dot_instance__service__pb2.ResumeInstanceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WakeInstance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.InstanceService/WakeInstance',
+            pawl_dot_v1_dot_instance__service__pb2.WakeInstanceRequest.SerializeToString,
+            pawl_dot_v1_dot_instance__service__pb2.WakeInstanceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteInstance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.InstanceService/DeleteInstance',
+            pawl_dot_v1_dot_instance__service__pb2.DeleteInstanceRequest.SerializeToString,
+            pawl_dot_v1_dot_instance__service__pb2.DeleteInstanceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class InstanceServiceStub:
-    """Creates and reads instances."""
+    """Creates, reads, controls and deletes instances."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -36,34 +36,70 @@ class InstanceServiceStub:
     CreateInstance: _grpc.UnaryUnaryMultiCallable[_instance_service_pb2.CreateInstanceRequest, _instance_service_pb2.CreateInstanceResponse]
     """Creates an instance. Repeating the request gives the first answer while the instance exists. Fails with
     BODY_CONFLICT if the id exists with another type, version, state or settings, INVALID_FIELD or LIMIT_EXCEEDED if
-    the request is bad.
+    the request is bad, INSTANCE_DELETING while a former life is being deleted, and INSTANCE_DELETED if its `request_id`
+    created a life that was deleted within the last 24 hours. A new life continues the turn and event numbers of the
+    former one.
     """
     GetInstance: _grpc.UnaryUnaryMultiCallable[_instance_service_pb2.GetInstanceRequest, _instance_service_pb2.GetInstanceResponse]
     """Reads one instance. Fails with NOT_FOUND."""
     ListInstances: _grpc.UnaryUnaryMultiCallable[_instance_service_pb2.ListInstancesRequest, _instance_service_pb2.ListInstancesResponse]
-    """Lists the instances of a type in order of creation. An instance that exists during the whole listing is returned
-    exactly once; pages are cut by bytes, so a page may be shorter than asked.
+    """Lists the instances of a type in order of creation; with `status`, in order of their ids. An instance that exists (and
+    has the status) during the whole listing is returned exactly once; pages are cut by bytes, so a page may be shorter
+    than asked.
+    """
+    PauseInstance: _grpc.UnaryUnaryMultiCallable[_instance_service_pb2.PauseInstanceRequest, _instance_service_pb2.PauseInstanceResponse]
+    """Stops dispatch: messages are still accepted, the turn that runs may end, sleeps and delays go on, but no turn starts
+    until ResumeInstance. Pausing a paused instance changes nothing. Fails with NOT_FOUND.
+    """
+    ResumeInstance: _grpc.UnaryUnaryMultiCallable[_instance_service_pb2.ResumeInstanceRequest, _instance_service_pb2.ResumeInstanceResponse]
+    """Starts dispatch again. Resuming an instance that is not paused changes nothing. Fails with NOT_FOUND."""
+    WakeInstance: _grpc.UnaryUnaryMultiCallable[_instance_service_pb2.WakeInstanceRequest, _instance_service_pb2.WakeInstanceResponse]
+    """Ends the delay of a head that waits in BACKOFF or DEFERRED, so that it can start now. A sleep stays, and nothing
+    happens in any other state. Fails with NOT_FOUND.
+    """
+    DeleteInstance: _grpc.UnaryUnaryMultiCallable[_instance_service_pb2.DeleteInstanceRequest, _instance_service_pb2.DeleteInstanceResponse]
+    """Deletes the instance with its state, inbox, history and ledger; a turn that runs loses its lease at once. An instance
+    with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so; a repeat with the
+    same `request_id` gives the first answer for 24 hours.
     """
 
 @_typing.type_check_only
 class InstanceServiceAsyncStub(InstanceServiceStub):
-    """Creates and reads instances."""
+    """Creates, reads, controls and deletes instances."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateInstance: _aio.UnaryUnaryMultiCallable[_instance_service_pb2.CreateInstanceRequest, _instance_service_pb2.CreateInstanceResponse]  # type: ignore[assignment]
     """Creates an instance. Repeating the request gives the first answer while the instance exists. Fails with
     BODY_CONFLICT if the id exists with another type, version, state or settings, INVALID_FIELD or LIMIT_EXCEEDED if
-    the request is bad.
+    the request is bad, INSTANCE_DELETING while a former life is being deleted, and INSTANCE_DELETED if its `request_id`
+    created a life that was deleted within the last 24 hours. A new life continues the turn and event numbers of the
+    former one.
     """
     GetInstance: _aio.UnaryUnaryMultiCallable[_instance_service_pb2.GetInstanceRequest, _instance_service_pb2.GetInstanceResponse]  # type: ignore[assignment]
     """Reads one instance. Fails with NOT_FOUND."""
     ListInstances: _aio.UnaryUnaryMultiCallable[_instance_service_pb2.ListInstancesRequest, _instance_service_pb2.ListInstancesResponse]  # type: ignore[assignment]
-    """Lists the instances of a type in order of creation. An instance that exists during the whole listing is returned
-    exactly once; pages are cut by bytes, so a page may be shorter than asked.
+    """Lists the instances of a type in order of creation; with `status`, in order of their ids. An instance that exists (and
+    has the status) during the whole listing is returned exactly once; pages are cut by bytes, so a page may be shorter
+    than asked.
+    """
+    PauseInstance: _aio.UnaryUnaryMultiCallable[_instance_service_pb2.PauseInstanceRequest, _instance_service_pb2.PauseInstanceResponse]  # type: ignore[assignment]
+    """Stops dispatch: messages are still accepted, the turn that runs may end, sleeps and delays go on, but no turn starts
+    until ResumeInstance. Pausing a paused instance changes nothing. Fails with NOT_FOUND.
+    """
+    ResumeInstance: _aio.UnaryUnaryMultiCallable[_instance_service_pb2.ResumeInstanceRequest, _instance_service_pb2.ResumeInstanceResponse]  # type: ignore[assignment]
+    """Starts dispatch again. Resuming an instance that is not paused changes nothing. Fails with NOT_FOUND."""
+    WakeInstance: _aio.UnaryUnaryMultiCallable[_instance_service_pb2.WakeInstanceRequest, _instance_service_pb2.WakeInstanceResponse]  # type: ignore[assignment]
+    """Ends the delay of a head that waits in BACKOFF or DEFERRED, so that it can start now. A sleep stays, and nothing
+    happens in any other state. Fails with NOT_FOUND.
+    """
+    DeleteInstance: _aio.UnaryUnaryMultiCallable[_instance_service_pb2.DeleteInstanceRequest, _instance_service_pb2.DeleteInstanceResponse]  # type: ignore[assignment]
+    """Deletes the instance with its state, inbox, history and ledger; a turn that runs loses its lease at once. An instance
+    with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so; a repeat with the
+    same `request_id` gives the first answer for 24 hours.
     """
 
 class InstanceServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Creates and reads instances."""
+    """Creates, reads, controls and deletes instances."""
 
     @_abc_1.abstractmethod
     def CreateInstance(
@@ -73,7 +109,9 @@ class InstanceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_instance_service_pb2.CreateInstanceResponse, _abc.Awaitable[_instance_service_pb2.CreateInstanceResponse]]:
         """Creates an instance. Repeating the request gives the first answer while the instance exists. Fails with
         BODY_CONFLICT if the id exists with another type, version, state or settings, INVALID_FIELD or LIMIT_EXCEEDED if
-        the request is bad.
+        the request is bad, INSTANCE_DELETING while a former life is being deleted, and INSTANCE_DELETED if its `request_id`
+        created a life that was deleted within the last 24 hours. A new life continues the turn and event numbers of the
+        former one.
         """
 
     @_abc_1.abstractmethod
@@ -90,8 +128,48 @@ class InstanceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _instance_service_pb2.ListInstancesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_instance_service_pb2.ListInstancesResponse, _abc.Awaitable[_instance_service_pb2.ListInstancesResponse]]:
-        """Lists the instances of a type in order of creation. An instance that exists during the whole listing is returned
-        exactly once; pages are cut by bytes, so a page may be shorter than asked.
+        """Lists the instances of a type in order of creation; with `status`, in order of their ids. An instance that exists (and
+        has the status) during the whole listing is returned exactly once; pages are cut by bytes, so a page may be shorter
+        than asked.
+        """
+
+    @_abc_1.abstractmethod
+    def PauseInstance(
+        self,
+        request: _instance_service_pb2.PauseInstanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_instance_service_pb2.PauseInstanceResponse, _abc.Awaitable[_instance_service_pb2.PauseInstanceResponse]]:
+        """Stops dispatch: messages are still accepted, the turn that runs may end, sleeps and delays go on, but no turn starts
+        until ResumeInstance. Pausing a paused instance changes nothing. Fails with NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeInstance(
+        self,
+        request: _instance_service_pb2.ResumeInstanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_instance_service_pb2.ResumeInstanceResponse, _abc.Awaitable[_instance_service_pb2.ResumeInstanceResponse]]:
+        """Starts dispatch again. Resuming an instance that is not paused changes nothing. Fails with NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def WakeInstance(
+        self,
+        request: _instance_service_pb2.WakeInstanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_instance_service_pb2.WakeInstanceResponse, _abc.Awaitable[_instance_service_pb2.WakeInstanceResponse]]:
+        """Ends the delay of a head that waits in BACKOFF or DEFERRED, so that it can start now. A sleep stays, and nothing
+        happens in any other state. Fails with NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteInstance(
+        self,
+        request: _instance_service_pb2.DeleteInstanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_instance_service_pb2.DeleteInstanceResponse, _abc.Awaitable[_instance_service_pb2.DeleteInstanceResponse]]:
+        """Deletes the instance with its state, inbox, history and ledger; a turn that runs loses its lease at once. An instance
+        with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so; a repeat with the
+        same `request_id` gives the first answer for 24 hours.
         """
 
 def add_InstanceServiceServicer_to_server(servicer: InstanceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,12 +25,13 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from pawl.v1 import error_pb2 as pawl_dot_v1_dot_error__pb2
+from pawl.v1 import instance_pb2 as pawl_dot_v1_dot_instance__pb2
 from pawl.v1 import instance_service_pb2 as pawl_dot_v1_dot_instance__service__pb2
 from pawl.v1 import payload_pb2 as pawl_dot_v1_dot_payload__pb2
 from pawl.v1 import turn_pb2 as pawl_dot_v1_dot_turn__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpawl/v1/message_service.proto\x12\x07pawl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13pawl/v1/error.proto\x1a\x1epawl/v1/instance_service.proto\x1a\x15pawl/v1/payload.proto\x1a\x12pawl/v1/turn.proto\"\x88\x02\n\x12SendMessageRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1d\n\nmessage_id\x18\x02 \x01(\tR\tmessageId\x12*\n\x07message\x18\x03 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x07message\x12\x16\n\x06origin\x18\x04 \x01(\x0cR\x06origin\x12?\n\x10\x63reate_if_absent\x18\x05 \x01(\x0b\x32\x15.pawl.v1.InstanceSpecR\x0e\x63reateIfAbsent\x12-\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\x04wait\"\xaf\x01\n\x13SendMessageResponse\x12\x12\n\x04turn\x18\x01 \x01(\x03R\x04turn\x12 \n\x0bincarnation\x18\x02 \x01(\x03R\x0bincarnation\x12\x39\n\nadmit_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tadmitTime\x12\'\n\x07outcome\x18\x04 \x01(\x0b\x32\r.pawl.v1.TurnR\x07outcome\"N\n\x13SendMessagesRequest\x12\x37\n\x08messages\x18\x01 \x03(\x0b\x32\x1b.pawl.v1.SendMessageRequestR\x08messages\"E\n\x14SendMessagesResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x13.pawl.v1.SendResultR\x07results\"x\n\nSendResult\x12\x32\n\x04sent\x18\x01 \x01(\x0b\x32\x1c.pawl.v1.SendMessageResponseH\x00R\x04sent\x12,\n\x07refusal\x18\x02 \x01(\x0b\x32\x10.pawl.v1.RefusalH\x00R\x07refusalB\x08\n\x06result\"\xc5\x01\n\x07Refusal\x12\'\n\x06reason\x18\x01 \x01(\x0e\x32\x0f.pawl.v1.ReasonR\x06reason\x12\x18\n\x07message\x18\x02 \x01(\tR\x07message\x12:\n\x08metadata\x18\x03 \x03(\x0b\x32\x1e.pawl.v1.Refusal.MetadataEntryR\x08metadata\x1a;\n\rMetadataEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"\x98\x01\n\x10\x41waitTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12-\n\x04wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x04wait\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\"6\n\x11\x41waitTurnResponse\x12!\n\x04turn\x18\x01 \x01(\x0b\x32\r.pawl.v1.TurnR\x04turn2\xeb\x01\n\x0eMessageService\x12H\n\x0bSendMessage\x12\x1b.pawl.v1.SendMessageRequest\x1a\x1c.pawl.v1.SendMessageResponse\x12K\n\x0cSendMessages\x12\x1c.pawl.v1.SendMessagesRequest\x1a\x1d.pawl.v1.SendMessagesResponse\x12\x42\n\tAwaitTurn\x12\x19.pawl.v1.AwaitTurnRequest\x1a\x1a.pawl.v1.AwaitTurnResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpawl/v1/message_service.proto\x12\x07pawl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13pawl/v1/error.proto\x1a\x16pawl/v1/instance.proto\x1a\x1epawl/v1/instance_service.proto\x1a\x15pawl/v1/payload.proto\x1a\x12pawl/v1/turn.proto\"\xe6\x02\n\x12SendMessageRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1d\n\nmessage_id\x18\x02 \x01(\tR\tmessageId\x12*\n\x07message\x18\x03 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x07message\x12\x16\n\x06origin\x18\x04 \x01(\x0cR\x06origin\x12?\n\x10\x63reate_if_absent\x18\x05 \x01(\x0b\x32\x15.pawl.v1.InstanceSpecR\x0e\x63reateIfAbsent\x12-\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\x04wait\x12/\n\x05\x64\x65lay\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationR\x05\x64\x65lay\x12+\n\x03ttl\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationR\x03ttl\"\xe6\x01\n\x13SendMessageResponse\x12\x12\n\x04turn\x18\x01 \x01(\x03R\x04turn\x12 \n\x0bincarnation\x18\x02 \x01(\x03R\x0bincarnation\x12\x39\n\nadmit_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tadmitTime\x12\'\n\x07outcome\x18\x04 \x01(\x0b\x32\r.pawl.v1.TurnR\x07outcome\x12\x35\n\x08\x64ue_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x07\x64ueTime\"N\n\x13SendMessagesRequest\x12\x37\n\x08messages\x18\x01 \x03(\x0b\x32\x1b.pawl.v1.SendMessageRequestR\x08messages\"E\n\x14SendMessagesResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x13.pawl.v1.SendResultR\x07results\"x\n\nSendResult\x12\x32\n\x04sent\x18\x01 \x01(\x0b\x32\x1c.pawl.v1.SendMessageResponseH\x00R\x04sent\x12,\n\x07refusal\x18\x02 \x01(\x0b\x32\x10.pawl.v1.RefusalH\x00R\x07refusalB\x08\n\x06result\"\xc5\x01\n\x07Refusal\x12\'\n\x06reason\x18\x01 \x01(\x0e\x32\x0f.pawl.v1.ReasonR\x06reason\x12\x18\n\x07message\x18\x02 \x01(\tR\x07message\x12:\n\x08metadata\x18\x03 \x03(\x0b\x32\x1e.pawl.v1.Refusal.MetadataEntryR\x08metadata\x1a;\n\rMetadataEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"\xb7\x01\n\x10\x41waitTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12-\n\x04wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x04wait\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12\x1d\n\nmessage_id\x18\x05 \x01(\tR\tmessageId\"6\n\x11\x41waitTurnResponse\x12!\n\x04turn\x18\x01 \x01(\x0b\x32\r.pawl.v1.TurnR\x04turn\"\x8f\x01\n\x14\x43\x61ncelMessageRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1d\n\nmessage_id\x18\x02 \x01(\tR\tmessageId\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\x12\x18\n\x07\x63omment\x18\x04 \x01(\tR\x07\x63omment\"+\n\x15\x43\x61ncelMessageResponse\x12\x12\n\x04turn\x18\x01 \x01(\x03R\x04turn\"\x9a\x01\n\x10ListInboxRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1b\n\tpage_size\x18\x02 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x03 \x01(\tR\tpageToken\x12)\n\x10include_payloads\x18\x04 \x01(\x08R\x0fincludePayloads\"\xca\x02\n\x11ListInboxResponse\x12-\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x13.pawl.v1.InboxEntryR\x07\x65ntries\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12#\n\rpending_turns\x18\x03 \x01(\x05R\x0cpendingTurns\x12)\n\x10\x64\x65layed_messages\x18\x04 \x01(\x05R\x0f\x64\x65layedMessages\x12\x46\n\x11oldest_admit_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0foldestAdmitTime\x12\x46\n\x11newest_admit_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0fnewestAdmitTime\"T\n\nInboxEntry\x12!\n\x04turn\x18\x01 \x01(\x0b\x32\r.pawl.v1.TurnR\x04turn\x12#\n\rmessage_bytes\x18\x02 \x01(\x03R\x0cmessageBytes\"\x8f\x01\n\x12ListBacklogRequest\x12#\n\rworkflow_type\x18\x01 \x01(\tR\x0cworkflowType\x12\x18\n\x07version\x18\x02 \x01(\tR\x07version\x12\x1b\n\tpage_size\x18\x03 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x04 \x01(\tR\tpageToken\"n\n\x13ListBacklogResponse\x12/\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x15.pawl.v1.BacklogEntryR\x07\x65ntries\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"`\n\x0c\x42\x61\x63klogEntry\x12-\n\x08instance\x18\x01 \x01(\x0b\x32\x11.pawl.v1.InstanceR\x08instance\x12!\n\x04head\x18\x02 \x01(\x0b\x32\r.pawl.v1.TurnR\x04head2\xc9\x03\n\x0eMessageService\x12H\n\x0bSendMessage\x12\x1b.pawl.v1.SendMessageRequest\x1a\x1c.pawl.v1.SendMessageResponse\x12K\n\x0cSendMessages\x12\x1c.pawl.v1.SendMessagesRequest\x1a\x1d.pawl.v1.SendMessagesResponse\x12N\n\rCancelMessage\x12\x1d.pawl.v1.CancelMessageRequest\x1a\x1e.pawl.v1.CancelMessageResponse\x12\x42\n\tListInbox\x12\x19.pawl.v1.ListInboxRequest\x1a\x1a.pawl.v1.ListInboxResponse\x12H\n\x0bListBacklog\x12\x1b.pawl.v1.ListBacklogRequest\x1a\x1c.pawl.v1.ListBacklogResponse\x12\x42\n\tAwaitTurn\x12\x19.pawl.v1.AwaitTurnRequest\x1a\x1a.pawl.v1.AwaitTurnResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,24 +40,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REFUSAL_METADATAENTRY']._loaded_options = None
   _globals['_REFUSAL_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_SENDMESSAGEREQUEST']._serialized_start=204
-  _globals['_SENDMESSAGEREQUEST']._serialized_end=468
-  _globals['_SENDMESSAGERESPONSE']._serialized_start=471
-  _globals['_SENDMESSAGERESPONSE']._serialized_end=646
-  _globals['_SENDMESSAGESREQUEST']._serialized_start=648
-  _globals['_SENDMESSAGESREQUEST']._serialized_end=726
-  _globals['_SENDMESSAGESRESPONSE']._serialized_start=728
-  _globals['_SENDMESSAGESRESPONSE']._serialized_end=797
-  _globals['_SENDRESULT']._serialized_start=799
-  _globals['_SENDRESULT']._serialized_end=919
-  _globals['_REFUSAL']._serialized_start=922
-  _globals['_REFUSAL']._serialized_end=1119
-  _globals['_REFUSAL_METADATAENTRY']._serialized_start=1060
-  _globals['_REFUSAL_METADATAENTRY']._serialized_end=1119
-  _globals['_AWAITTURNREQUEST']._serialized_start=1122
-  _globals['_AWAITTURNREQUEST']._serialized_end=1274
-  _globals['_AWAITTURNRESPONSE']._serialized_start=1276
-  _globals['_AWAITTURNRESPONSE']._serialized_end=1330
-  _globals['_MESSAGESERVICE']._serialized_start=1333
-  _globals['_MESSAGESERVICE']._serialized_end=1568
+  _globals['_SENDMESSAGEREQUEST']._serialized_start=228
+  _globals['_SENDMESSAGEREQUEST']._serialized_end=586
+  _globals['_SENDMESSAGERESPONSE']._serialized_start=589
+  _globals['_SENDMESSAGERESPONSE']._serialized_end=819
+  _globals['_SENDMESSAGESREQUEST']._serialized_start=821
+  _globals['_SENDMESSAGESREQUEST']._serialized_end=899
+  _globals['_SENDMESSAGESRESPONSE']._serialized_start=901
+  _globals['_SENDMESSAGESRESPONSE']._serialized_end=970
+  _globals['_SENDRESULT']._serialized_start=972
+  _globals['_SENDRESULT']._serialized_end=1092
+  _globals['_REFUSAL']._serialized_start=1095
+  _globals['_REFUSAL']._serialized_end=1292
+  _globals['_REFUSAL_METADATAENTRY']._serialized_start=1233
+  _globals['_REFUSAL_METADATAENTRY']._serialized_end=1292
+  _globals['_AWAITTURNREQUEST']._serialized_start=1295
+  _globals['_AWAITTURNREQUEST']._serialized_end=1478
+  _globals['_AWAITTURNRESPONSE']._serialized_start=1480
+  _globals['_AWAITTURNRESPONSE']._serialized_end=1534
+  _globals['_CANCELMESSAGEREQUEST']._serialized_start=1537
+  _globals['_CANCELMESSAGEREQUEST']._serialized_end=1680
+  _globals['_CANCELMESSAGERESPONSE']._serialized_start=1682
+  _globals['_CANCELMESSAGERESPONSE']._serialized_end=1725
+  _globals['_LISTINBOXREQUEST']._serialized_start=1728
+  _globals['_LISTINBOXREQUEST']._serialized_end=1882
+  _globals['_LISTINBOXRESPONSE']._serialized_start=1885
+  _globals['_LISTINBOXRESPONSE']._serialized_end=2215
+  _globals['_INBOXENTRY']._serialized_start=2217
+  _globals['_INBOXENTRY']._serialized_end=2301
+  _globals['_LISTBACKLOGREQUEST']._serialized_start=2304
+  _globals['_LISTBACKLOGREQUEST']._serialized_end=2447
+  _globals['_LISTBACKLOGRESPONSE']._serialized_start=2449
+  _globals['_LISTBACKLOGRESPONSE']._serialized_end=2559
+  _globals['_BACKLOGENTRY']._serialized_start=2561
+  _globals['_BACKLOGENTRY']._serialized_end=2657
+  _globals['_MESSAGESERVICE']._serialized_start=2660
+  _globals['_MESSAGESERVICE']._serialized_end=3117
 # @@protoc_insertion_point(module_scope)

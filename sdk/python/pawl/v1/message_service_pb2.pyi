@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from pawl.v1 import error_pb2 as _error_pb2
+from pawl.v1 import instance_pb2 as _instance_pb2
 from pawl.v1 import instance_service_pb2 as _instance_service_pb2
 from pawl.v1 import payload_pb2 as _payload_pb2
 from pawl.v1 import turn_pb2 as _turn_pb2
@@ -36,6 +37,8 @@ class SendMessageRequest(_message.Message):
     ORIGIN_FIELD_NUMBER: _builtins.int
     CREATE_IF_ABSENT_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Instance to send to."""
     message_id: _builtins.str
@@ -58,6 +61,16 @@ class SendMessageRequest(_message.Message):
         allowed in SendMessages.
         """
 
+    @_builtins.property
+    def delay(self) -> _duration_pb2.Duration:
+        """Admits the message after this time: until then it has no turn and does not block its inbox. 1 ms to 365 days; unset
+        admits it at once. Not together with `wait`.
+        """
+
+    @_builtins.property
+    def ttl(self) -> _duration_pb2.Duration:
+        """If no attempt has begun this long after admission, the turn ends EXPIRED. 1 ms to 365 days; unset means never."""
+
     def __init__(
         self,
         *,
@@ -67,10 +80,12 @@ class SendMessageRequest(_message.Message):
         origin: _builtins.bytes = ...,
         create_if_absent: _instance_service_pb2.InstanceSpec | None = ...,
         wait: _duration_pb2.Duration | None = ...,
+        delay: _duration_pb2.Duration | None = ...,
+        ttl: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_if_absent", b"create_if_absent", "message", b"message", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_if_absent", b"create_if_absent", "delay", b"delay", "message", b"message", "ttl", b"ttl", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_if_absent", b"create_if_absent", "instance_id", b"instance_id", "message", b"message", "message_id", b"message_id", "origin", b"origin", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_if_absent", b"create_if_absent", "delay", b"delay", "instance_id", b"instance_id", "message", b"message", "message_id", b"message_id", "origin", b"origin", "ttl", b"ttl", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -86,17 +101,22 @@ class SendMessageResponse(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     ADMIT_TIME_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
+    DUE_TIME_FIELD_NUMBER: _builtins.int
     turn: _builtins.int
-    """Number of the turn that the message became."""
+    """Number of the turn that the message became; 0 while it is delayed."""
     incarnation: _builtins.int
     """Life of the instance id."""
     @_builtins.property
     def admit_time(self) -> _timestamp_pb2.Timestamp:
-        """Engine time of admission."""
+        """Engine time of admission; unset while it is delayed."""
 
     @_builtins.property
     def outcome(self) -> _turn_pb2.Turn:
         """The turn at the end of `wait`, if a wait was asked for. Not part of the answer that exact retry repeats."""
+
+    @_builtins.property
+    def due_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time at which a delayed message will be admitted; unset for others."""
 
     def __init__(
         self,
@@ -105,10 +125,11 @@ class SendMessageResponse(_message.Message):
         incarnation: _builtins.int = ...,
         admit_time: _timestamp_pb2.Timestamp | None = ...,
         outcome: _turn_pb2.Turn | None = ...,
+        due_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "outcome", b"outcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "due_time", b"due_time", "outcome", b"outcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "incarnation", b"incarnation", "outcome", b"outcome", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "due_time", b"due_time", "incarnation", b"incarnation", "outcome", b"outcome", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -256,12 +277,15 @@ class AwaitTurnRequest(_message.Message):
     TURN_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Instance of the turn."""
     turn: _builtins.int
-    """Number of the turn, from 1."""
+    """Number of the turn, from 1. Exactly one of `turn` and `message_id` is set."""
     incarnation: _builtins.int
     """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
+    message_id: _builtins.str
+    """Message whose turn to wait for; also one that is still delayed."""
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
         """Longest time to wait, 0 to 10 min; unset means 30 s."""
@@ -273,10 +297,11 @@ class AwaitTurnRequest(_message.Message):
         turn: _builtins.int = ...,
         wait: _duration_pb2.Duration | None = ...,
         incarnation: _builtins.int = ...,
+        message_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "instance_id", b"instance_id", "turn", b"turn", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "instance_id", b"instance_id", "message_id", b"message_id", "turn", b"turn", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -291,7 +316,7 @@ class AwaitTurnResponse(_message.Message):
     TURN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def turn(self) -> _turn_pb2.Turn:
-        """The turn with its reply, without its steps."""
+        """The turn with its reply, without its steps; unset if the message is still delayed."""
 
     def __init__(
         self,
@@ -305,3 +330,263 @@ class AwaitTurnResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AwaitTurnResponse: _TypeAlias = AwaitTurnResponse  # noqa: Y015
+
+@_typing.final
+class CancelMessageRequest(_message.Message):
+    """Request of CancelMessage."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance of the message."""
+    message_id: _builtins.str
+    """Id of the message."""
+    request_id: _builtins.str
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    comment: _builtins.str
+    """Free text for the ledger, at most 256 bytes."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        message_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        comment: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "instance_id", b"instance_id", "message_id", b"message_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelMessageRequest: _TypeAlias = CancelMessageRequest  # noqa: Y015
+
+@_typing.final
+class CancelMessageResponse(_message.Message):
+    """Response of CancelMessage."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    turn: _builtins.int
+    """Turn that the message had become; 0 if it was delayed."""
+    def __init__(
+        self,
+        *,
+        turn: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelMessageResponse: _TypeAlias = CancelMessageResponse  # noqa: Y015
+
+@_typing.final
+class ListInboxRequest(_message.Message):
+    """Request of ListInbox."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    INCLUDE_PAYLOADS_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance to list."""
+    page_size: _builtins.int
+    """1 to 100; 0 means 50."""
+    page_token: _builtins.str
+    """`next_page_token` of the page before; empty for the first page."""
+    include_payloads: _builtins.bool
+    """Returns the messages as well."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        include_payloads: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_payloads", b"include_payloads", "instance_id", b"instance_id", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListInboxRequest: _TypeAlias = ListInboxRequest  # noqa: Y015
+
+@_typing.final
+class ListInboxResponse(_message.Message):
+    """Response of ListInbox."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PENDING_TURNS_FIELD_NUMBER: _builtins.int
+    DELAYED_MESSAGES_FIELD_NUMBER: _builtins.int
+    OLDEST_ADMIT_TIME_FIELD_NUMBER: _builtins.int
+    NEWEST_ADMIT_TIME_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    pending_turns: _builtins.int
+    """Unfinished turns of the whole inbox."""
+    delayed_messages: _builtins.int
+    """Delayed messages of the whole inbox."""
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___InboxEntry]:
+        """Unfinished turns in order, then delayed messages by due time."""
+
+    @_builtins.property
+    def oldest_admit_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time of admission of the oldest unfinished turn; unset if there is none."""
+
+    @_builtins.property
+    def newest_admit_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time of admission of the newest unfinished turn; unset if there is none."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___InboxEntry] | None = ...,
+        next_page_token: _builtins.str = ...,
+        pending_turns: _builtins.int = ...,
+        delayed_messages: _builtins.int = ...,
+        oldest_admit_time: _timestamp_pb2.Timestamp | None = ...,
+        newest_admit_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["newest_admit_time", b"newest_admit_time", "oldest_admit_time", b"oldest_admit_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delayed_messages", b"delayed_messages", "entries", b"entries", "newest_admit_time", b"newest_admit_time", "next_page_token", b"next_page_token", "oldest_admit_time", b"oldest_admit_time", "pending_turns", b"pending_turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListInboxResponse: _TypeAlias = ListInboxResponse  # noqa: Y015
+
+@_typing.final
+class InboxEntry(_message.Message):
+    """One message that has not ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    message_bytes: _builtins.int
+    """Size of the message's data in bytes."""
+    @_builtins.property
+    def turn(self) -> _turn_pb2.Turn:
+        """The turn as it stands, without steps and reply; without its message unless asked for. A delayed message has turn 0,
+        state QUEUED and a `due_time`.
+        """
+
+    def __init__(
+        self,
+        *,
+        turn: _turn_pb2.Turn | None = ...,
+        message_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_bytes", b"message_bytes", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InboxEntry: _TypeAlias = InboxEntry  # noqa: Y015
+
+@_typing.final
+class ListBacklogRequest(_message.Message):
+    """Request of ListBacklog."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_TYPE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    workflow_type: _builtins.str
+    """Type to list; required."""
+    version: _builtins.str
+    """Only this version; empty for all."""
+    page_size: _builtins.int
+    """1 to 100; 0 means 50."""
+    page_token: _builtins.str
+    """`next_page_token` of the page before, with the same type and version; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        workflow_type: _builtins.str = ...,
+        version: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBacklogRequest: _TypeAlias = ListBacklogRequest  # noqa: Y015
+
+@_typing.final
+class ListBacklogResponse(_message.Message):
+    """Response of ListBacklog."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___BacklogEntry]:
+        """Instances with unfinished turns."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___BacklogEntry] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBacklogResponse: _TypeAlias = ListBacklogResponse  # noqa: Y015
+
+@_typing.final
+class BacklogEntry(_message.Message):
+    """One instance with unfinished turns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def instance(self) -> _instance_pb2.Instance:
+        """The instance, without its state."""
+
+    @_builtins.property
+    def head(self) -> _turn_pb2.Turn:
+        """The turn at the head, without payloads."""
+
+    def __init__(
+        self,
+        *,
+        instance: _instance_pb2.Instance | None = ...,
+        head: _turn_pb2.Turn | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "instance", b"instance"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "instance", b"instance"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BacklogEntry: _TypeAlias = BacklogEntry  # noqa: Y015

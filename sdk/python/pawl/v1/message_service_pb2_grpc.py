@@ -45,6 +45,21 @@ class MessageServiceStub:
                 request_serializer=pawl_dot_v1_dot_message__service__pb2.SendMessagesRequest.SerializeToString,
                 response_deserializer=pawl_dot_v1_dot_message__service__pb2.SendMessagesResponse.FromString,
                 _registered_method=True)
+        self.CancelMessage = channel.unary_unary(
+                '/pawl.v1.MessageService/CancelMessage',
+                request_serializer=pawl_dot_v1_dot_message__service__pb2.CancelMessageRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_message__service__pb2.CancelMessageResponse.FromString,
+                _registered_method=True)
+        self.ListInbox = channel.unary_unary(
+                '/pawl.v1.MessageService/ListInbox',
+                request_serializer=pawl_dot_v1_dot_message__service__pb2.ListInboxRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_message__service__pb2.ListInboxResponse.FromString,
+                _registered_method=True)
+        self.ListBacklog = channel.unary_unary(
+                '/pawl.v1.MessageService/ListBacklog',
+                request_serializer=pawl_dot_v1_dot_message__service__pb2.ListBacklogRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_message__service__pb2.ListBacklogResponse.FromString,
+                _registered_method=True)
         self.AwaitTurn = channel.unary_unary(
                 '/pawl.v1.MessageService/AwaitTurn',
                 request_serializer=pawl_dot_v1_dot_message__service__pb2.AwaitTurnRequest.SerializeToString,
@@ -75,6 +90,31 @@ class MessageServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CancelMessage(self, request, context):
+        """Takes back a message that has not started: a queued one becomes a CANCELLED turn that its instance passes over, a
+        delayed one is removed. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is
+        finished).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListInbox(self, request, context):
+        """Lists the unfinished turns of an instance, oldest first, then its delayed messages by due time. Pages are cut by
+        bytes. Turns that finish meanwhile neither skip nor repeat others. Fails with NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBacklog(self, request, context):
+        """Lists the instances of a type that have unfinished turns, by version and id, with the turn at the head. An instance
+        that has unfinished turns during the whole listing is returned exactly once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AwaitTurn(self, request, context):
         """Waits until a turn is finished or has failed for good, at most `wait`, and returns it. A turn that is not there yet
         when the wait ends is returned as it stands; that is no error. A wait that is longer than the call's own deadline
@@ -96,6 +136,21 @@ def add_MessageServiceServicer_to_server(servicer, server):
                     servicer.SendMessages,
                     request_deserializer=pawl_dot_v1_dot_message__service__pb2.SendMessagesRequest.FromString,
                     response_serializer=pawl_dot_v1_dot_message__service__pb2.SendMessagesResponse.SerializeToString,
+            ),
+            'CancelMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelMessage,
+                    request_deserializer=pawl_dot_v1_dot_message__service__pb2.CancelMessageRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_message__service__pb2.CancelMessageResponse.SerializeToString,
+            ),
+            'ListInbox': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListInbox,
+                    request_deserializer=pawl_dot_v1_dot_message__service__pb2.ListInboxRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_message__service__pb2.ListInboxResponse.SerializeToString,
+            ),
+            'ListBacklog': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBacklog,
+                    request_deserializer=pawl_dot_v1_dot_message__service__pb2.ListBacklogRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_message__service__pb2.ListBacklogResponse.SerializeToString,
             ),
             'AwaitTurn': grpc.unary_unary_rpc_method_handler(
                     servicer.AwaitTurn,
@@ -158,6 +213,87 @@ class MessageService:
             '/pawl.v1.MessageService/SendMessages',
             pawl_dot_v1_dot_message__service__pb2.SendMessagesRequest.SerializeToString,
             pawl_dot_v1_dot_message__service__pb2.SendMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.MessageService/CancelMessage',
+            pawl_dot_v1_dot_message__service__pb2.CancelMessageRequest.SerializeToString,
+            pawl_dot_v1_dot_message__service__pb2.CancelMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListInbox(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.MessageService/ListInbox',
+            pawl_dot_v1_dot_message__service__pb2.ListInboxRequest.SerializeToString,
+            pawl_dot_v1_dot_message__service__pb2.ListInboxResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBacklog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.MessageService/ListBacklog',
+            pawl_dot_v1_dot_message__service__pb2.ListBacklogRequest.SerializeToString,
+            pawl_dot_v1_dot_message__service__pb2.ListBacklogResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,19 @@ class MessageServiceStub:
     """Admits up to 256 messages, each on its own: one refusal does not affect the others. Messages to the same instance are
     admitted in the order given.
     """
+    CancelMessage: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.CancelMessageRequest, _message_service_pb2.CancelMessageResponse]
+    """Takes back a message that has not started: a queued one becomes a CANCELLED turn that its instance passes over, a
+    delayed one is removed. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is
+    finished).
+    """
+    ListInbox: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.ListInboxRequest, _message_service_pb2.ListInboxResponse]
+    """Lists the unfinished turns of an instance, oldest first, then its delayed messages by due time. Pages are cut by
+    bytes. Turns that finish meanwhile neither skip nor repeat others. Fails with NOT_FOUND.
+    """
+    ListBacklog: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.ListBacklogRequest, _message_service_pb2.ListBacklogResponse]
+    """Lists the instances of a type that have unfinished turns, by version and id, with the turn at the head. An instance
+    that has unfinished turns during the whole listing is returned exactly once.
+    """
     AwaitTurn: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.AwaitTurnRequest, _message_service_pb2.AwaitTurnResponse]
     """Waits until a turn is finished or has failed for good, at most `wait`, and returns it. A turn that is not there yet
     when the wait ends is returned as it stands; that is no error. A wait that is longer than the call's own deadline
@@ -65,6 +78,19 @@ class MessageServiceAsyncStub(MessageServiceStub):
     SendMessages: _aio.UnaryUnaryMultiCallable[_message_service_pb2.SendMessagesRequest, _message_service_pb2.SendMessagesResponse]  # type: ignore[assignment]
     """Admits up to 256 messages, each on its own: one refusal does not affect the others. Messages to the same instance are
     admitted in the order given.
+    """
+    CancelMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.CancelMessageRequest, _message_service_pb2.CancelMessageResponse]  # type: ignore[assignment]
+    """Takes back a message that has not started: a queued one becomes a CANCELLED turn that its instance passes over, a
+    delayed one is removed. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is
+    finished).
+    """
+    ListInbox: _aio.UnaryUnaryMultiCallable[_message_service_pb2.ListInboxRequest, _message_service_pb2.ListInboxResponse]  # type: ignore[assignment]
+    """Lists the unfinished turns of an instance, oldest first, then its delayed messages by due time. Pages are cut by
+    bytes. Turns that finish meanwhile neither skip nor repeat others. Fails with NOT_FOUND.
+    """
+    ListBacklog: _aio.UnaryUnaryMultiCallable[_message_service_pb2.ListBacklogRequest, _message_service_pb2.ListBacklogResponse]  # type: ignore[assignment]
+    """Lists the instances of a type that have unfinished turns, by version and id, with the turn at the head. An instance
+    that has unfinished turns during the whole listing is returned exactly once.
     """
     AwaitTurn: _aio.UnaryUnaryMultiCallable[_message_service_pb2.AwaitTurnRequest, _message_service_pb2.AwaitTurnResponse]  # type: ignore[assignment]
     """Waits until a turn is finished or has failed for good, at most `wait`, and returns it. A turn that is not there yet
@@ -96,6 +122,37 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_message_service_pb2.SendMessagesResponse, _abc.Awaitable[_message_service_pb2.SendMessagesResponse]]:
         """Admits up to 256 messages, each on its own: one refusal does not affect the others. Messages to the same instance are
         admitted in the order given.
+        """
+
+    @_abc_1.abstractmethod
+    def CancelMessage(
+        self,
+        request: _message_service_pb2.CancelMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_message_service_pb2.CancelMessageResponse, _abc.Awaitable[_message_service_pb2.CancelMessageResponse]]:
+        """Takes back a message that has not started: a queued one becomes a CANCELLED turn that its instance passes over, a
+        delayed one is removed. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is
+        finished).
+        """
+
+    @_abc_1.abstractmethod
+    def ListInbox(
+        self,
+        request: _message_service_pb2.ListInboxRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_message_service_pb2.ListInboxResponse, _abc.Awaitable[_message_service_pb2.ListInboxResponse]]:
+        """Lists the unfinished turns of an instance, oldest first, then its delayed messages by due time. Pages are cut by
+        bytes. Turns that finish meanwhile neither skip nor repeat others. Fails with NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def ListBacklog(
+        self,
+        request: _message_service_pb2.ListBacklogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_message_service_pb2.ListBacklogResponse, _abc.Awaitable[_message_service_pb2.ListBacklogResponse]]:
+        """Lists the instances of a type that have unfinished turns, by version and id, with the turn at the head. An instance
+        that has unfinished turns during the whole listing is returned exactly once.
         """
 
     @_abc_1.abstractmethod

@@ -36,13 +36,13 @@ class _TurnStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TurnState.V
     TURN_STATE_RUNNING: _TurnState.ValueType  # 2
     """Leased to a worker."""
     TURN_STATE_SLEEPING: _TurnState.ValueType  # 3
-    """Reserved: asleep until a time."""
+    """Asleep until a time, asked for by its code; the handler goes on after it."""
     TURN_STATE_WAITING: _TurnState.ValueType  # 4
     """Reserved: waiting for a signal."""
     TURN_STATE_BACKOFF: _TurnState.ValueType  # 5
     """An attempt failed; the next one starts after a delay."""
     TURN_STATE_DEFERRED: _TurnState.ValueType  # 6
-    """Reserved: put off by its worker without using an attempt."""
+    """Put off by its worker without using an attempt; the handler starts over after the delay."""
     TURN_STATE_CANCELLING: _TurnState.ValueType  # 7
     """Reserved: asked to cancel, still running."""
     TURN_STATE_UNCERTAIN: _TurnState.ValueType  # 8
@@ -54,13 +54,13 @@ class _TurnStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TurnState.V
     TURN_STATE_COMPLETED: _TurnState.ValueType  # 11
     """Finished: state and reply are committed."""
     TURN_STATE_CANCELLED: _TurnState.ValueType  # 12
-    """Reserved: cancelled."""
+    """Finished: cancelled; state unchanged."""
     TURN_STATE_SKIPPED: _TurnState.ValueType  # 13
-    """Reserved: skipped by an operator."""
+    """Finished: failed, and skipped by an operator or by the policy of its type; state unchanged."""
     TURN_STATE_PARKED: _TurnState.ValueType  # 14
-    """Reserved: set aside for later redrive."""
+    """Finished: failed, and set aside; RedriveParked sends its message again as a new turn."""
     TURN_STATE_EXPIRED: _TurnState.ValueType  # 15
-    """Reserved: its time ran out before it started."""
+    """Finished: the time to live of its message ran out before it started."""
 
 class TurnState(_TurnState, metaclass=_TurnStateEnumTypeWrapper):
     """Where a turn stands. May grow; the values marked reserved are not produced yet."""
@@ -72,13 +72,13 @@ TURN_STATE_QUEUED: TurnState.ValueType  # 1
 TURN_STATE_RUNNING: TurnState.ValueType  # 2
 """Leased to a worker."""
 TURN_STATE_SLEEPING: TurnState.ValueType  # 3
-"""Reserved: asleep until a time."""
+"""Asleep until a time, asked for by its code; the handler goes on after it."""
 TURN_STATE_WAITING: TurnState.ValueType  # 4
 """Reserved: waiting for a signal."""
 TURN_STATE_BACKOFF: TurnState.ValueType  # 5
 """An attempt failed; the next one starts after a delay."""
 TURN_STATE_DEFERRED: TurnState.ValueType  # 6
-"""Reserved: put off by its worker without using an attempt."""
+"""Put off by its worker without using an attempt; the handler starts over after the delay."""
 TURN_STATE_CANCELLING: TurnState.ValueType  # 7
 """Reserved: asked to cancel, still running."""
 TURN_STATE_UNCERTAIN: TurnState.ValueType  # 8
@@ -90,13 +90,13 @@ TURN_STATE_FAILED: TurnState.ValueType  # 10
 TURN_STATE_COMPLETED: TurnState.ValueType  # 11
 """Finished: state and reply are committed."""
 TURN_STATE_CANCELLED: TurnState.ValueType  # 12
-"""Reserved: cancelled."""
+"""Finished: cancelled; state unchanged."""
 TURN_STATE_SKIPPED: TurnState.ValueType  # 13
-"""Reserved: skipped by an operator."""
+"""Finished: failed, and skipped by an operator or by the policy of its type; state unchanged."""
 TURN_STATE_PARKED: TurnState.ValueType  # 14
-"""Reserved: set aside for later redrive."""
+"""Finished: failed, and set aside; RedriveParked sends its message again as a new turn."""
 TURN_STATE_EXPIRED: TurnState.ValueType  # 15
-"""Reserved: its time ran out before it started."""
+"""Finished: the time to live of its message ran out before it started."""
 Global___TurnState: _TypeAlias = TurnState  # noqa: Y015
 
 @_typing.final
@@ -129,25 +129,55 @@ class Origin(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class Redrive(_message.Message):
+        """Names the parked turn."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TURN_FIELD_NUMBER: _builtins.int
+        MESSAGE_ID_FIELD_NUMBER: _builtins.int
+        turn: _builtins.int
+        """Turn that was parked."""
+        message_id: _builtins.str
+        """Message id of that turn."""
+        def __init__(
+            self,
+            *,
+            turn: _builtins.int = ...,
+            message_id: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "turn", b"turn"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CLIENT_FIELD_NUMBER: _builtins.int
     CONTINUATION_FIELD_NUMBER: _builtins.int
+    REDRIVE_FIELD_NUMBER: _builtins.int
     client: _builtins.bytes
     """Bytes given by the sender, at most 1 KiB, never interpreted."""
     @_builtins.property
     def continuation(self) -> Global___Origin.Continuation:
         """The turn before this one continued with it."""
 
+    @_builtins.property
+    def redrive(self) -> Global___Origin.Redrive:
+        """A parked turn whose message was sent again."""
+
     def __init__(
         self,
         *,
         client: _builtins.bytes = ...,
         continuation: Global___Origin.Continuation | None = ...,
+        redrive: Global___Origin.Redrive | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "continuation", b"continuation", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "continuation", b"continuation", "redrive", b"redrive", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "continuation", b"continuation", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "continuation", b"continuation", "redrive", b"redrive", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["client", "continuation"]  # noqa: Y015
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["client", "continuation", "redrive"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
@@ -176,6 +206,8 @@ class Turn(_message.Message):
     DUE_TIME_FIELD_NUMBER: _builtins.int
     TRIMMED_FIELD_NUMBER: _builtins.int
     CONTINUATION_TURN_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Instance the turn belongs to."""
     incarnation: _builtins.int
@@ -193,7 +225,9 @@ class Turn(_message.Message):
     trimmed: _builtins.bool
     """True if message, steps and reply were trimmed and only this receipt is left."""
     continuation_turn: _builtins.int
-    """Turn that this one continued with; 0 if none."""
+    """Turn that this one continued with, or that its message was redriven as; 0 if none."""
+    max_attempts: _builtins.int
+    """Failed or expired attempts that the turn may have in all, while it is at the head; raised by RetryTurn. 0 otherwise."""
     @_builtins.property
     def message(self) -> _payload_pb2.Payload:
         """What was sent. Left out once trimmed, and by ListTurns unless asked for."""
@@ -224,7 +258,13 @@ class Turn(_message.Message):
 
     @_builtins.property
     def due_time(self) -> _timestamp_pb2.Timestamp:
-        """Engine time at which the next attempt may start (BACKOFF) or the lease runs out (RUNNING); unset otherwise."""
+        """Engine time at which it goes on (BACKOFF, SLEEPING, DEFERRED, delayed) or the lease runs out (RUNNING); unset
+        otherwise.
+        """
+
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time at which it ends EXPIRED unless an attempt has begun; unset for never."""
 
     def __init__(
         self,
@@ -246,10 +286,12 @@ class Turn(_message.Message):
         due_time: _timestamp_pb2.Timestamp | None = ...,
         trimmed: _builtins.bool = ...,
         continuation_turn: _builtins.int = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        max_attempts: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "due_time", b"due_time", "finish_time", b"finish_time", "last_failure", b"last_failure", "message", b"message", "origin", b"origin", "reply", b"reply"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "due_time", b"due_time", "expire_time", b"expire_time", "finish_time", b"finish_time", "last_failure", b"last_failure", "message", b"message", "origin", b"origin", "reply", b"reply"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "attempt", b"attempt", "continuation_turn", b"continuation_turn", "due_time", b"due_time", "finish_time", b"finish_time", "incarnation", b"incarnation", "instance_id", b"instance_id", "last_failure", b"last_failure", "message", b"message", "message_id", b"message_id", "origin", b"origin", "reply", b"reply", "state", b"state", "step_count", b"step_count", "steps", b"steps", "trimmed", b"trimmed", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "attempt", b"attempt", "continuation_turn", b"continuation_turn", "due_time", b"due_time", "expire_time", b"expire_time", "finish_time", b"finish_time", "incarnation", b"incarnation", "instance_id", b"instance_id", "last_failure", b"last_failure", "max_attempts", b"max_attempts", "message", b"message", "message_id", b"message_id", "origin", b"origin", "reply", b"reply", "state", b"state", "step_count", b"step_count", "steps", b"steps", "trimmed", b"trimmed", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from pawl.v1 import turn_pb2 as _turn_pb2
 import builtins as _builtins
@@ -134,3 +135,401 @@ class ListTurnsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListTurnsResponse: _TypeAlias = ListTurnsResponse  # noqa: Y015
+
+@_typing.final
+class RetryTurnRequest(_message.Message):
+    """Request of RetryTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance of the turn."""
+    turn: _builtins.int
+    """Number of the turn, from 1."""
+    request_id: _builtins.str
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
+    comment: _builtins.str
+    """Free text for the ledger, at most 256 bytes."""
+    attempt: _builtins.int
+    """If above 0, the call fails with WRONG_STATE unless this is the turn's last attempt: a guard against deciding about a
+    failure that was not seen.
+    """
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        comment: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "comment", b"comment", "incarnation", b"incarnation", "instance_id", b"instance_id", "request_id", b"request_id", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryTurnRequest: _TypeAlias = RetryTurnRequest  # noqa: Y015
+
+@_typing.final
+class RetryTurnResponse(_message.Message):
+    """Response of RetryTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    state: _turn_pb2.TurnState.ValueType
+    """State of the turn now."""
+    max_attempts: _builtins.int
+    """Attempts that may fail or expire in all, from now on."""
+    def __init__(
+        self,
+        *,
+        state: _turn_pb2.TurnState.ValueType = ...,
+        max_attempts: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_attempts", b"max_attempts", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryTurnResponse: _TypeAlias = RetryTurnResponse  # noqa: Y015
+
+@_typing.final
+class SkipTurnRequest(_message.Message):
+    """Request of SkipTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance of the turn."""
+    turn: _builtins.int
+    """Number of the turn, from 1."""
+    request_id: _builtins.str
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
+    comment: _builtins.str
+    """Free text for the ledger, at most 256 bytes."""
+    attempt: _builtins.int
+    """If above 0, the call fails with WRONG_STATE unless this is the turn's last attempt: a guard against deciding about a
+    failure that was not seen.
+    """
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        comment: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "comment", b"comment", "incarnation", b"incarnation", "instance_id", b"instance_id", "request_id", b"request_id", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkipTurnRequest: _TypeAlias = SkipTurnRequest  # noqa: Y015
+
+@_typing.final
+class SkipTurnResponse(_message.Message):
+    """Response of SkipTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINISH_TIME_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def finish_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time at which the turn finished."""
+
+    def __init__(
+        self,
+        *,
+        finish_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finish_time", b"finish_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_time", b"finish_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkipTurnResponse: _TypeAlias = SkipTurnResponse  # noqa: Y015
+
+@_typing.final
+class ParkTurnRequest(_message.Message):
+    """Request of ParkTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance of the turn."""
+    turn: _builtins.int
+    """Number of the turn, from 1."""
+    request_id: _builtins.str
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
+    comment: _builtins.str
+    """Free text for the ledger, at most 256 bytes."""
+    attempt: _builtins.int
+    """If above 0, the call fails with WRONG_STATE unless this is the turn's last attempt: a guard against deciding about a
+    failure that was not seen.
+    """
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        comment: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "comment", b"comment", "incarnation", b"incarnation", "instance_id", b"instance_id", "request_id", b"request_id", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ParkTurnRequest: _TypeAlias = ParkTurnRequest  # noqa: Y015
+
+@_typing.final
+class ParkTurnResponse(_message.Message):
+    """Response of ParkTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINISH_TIME_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def finish_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time at which the turn finished."""
+
+    def __init__(
+        self,
+        *,
+        finish_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finish_time", b"finish_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_time", b"finish_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ParkTurnResponse: _TypeAlias = ParkTurnResponse  # noqa: Y015
+
+@_typing.final
+class CancelTurnRequest(_message.Message):
+    """Request of CancelTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance of the turn."""
+    turn: _builtins.int
+    """Number of the turn, from 1."""
+    request_id: _builtins.str
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
+    comment: _builtins.str
+    """Free text for the ledger, at most 256 bytes."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        comment: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "incarnation", b"incarnation", "instance_id", b"instance_id", "request_id", b"request_id", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelTurnRequest: _TypeAlias = CancelTurnRequest  # noqa: Y015
+
+@_typing.final
+class CancelTurnResponse(_message.Message):
+    """Response of CancelTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINISH_TIME_FIELD_NUMBER: _builtins.int
+    FORMER_STATE_FIELD_NUMBER: _builtins.int
+    former_state: _turn_pb2.TurnState.ValueType
+    """State that the turn was in before."""
+    @_builtins.property
+    def finish_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time at which the turn finished."""
+
+    def __init__(
+        self,
+        *,
+        finish_time: _timestamp_pb2.Timestamp | None = ...,
+        former_state: _turn_pb2.TurnState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finish_time", b"finish_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_time", b"finish_time", "former_state", b"former_state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelTurnResponse: _TypeAlias = CancelTurnResponse  # noqa: Y015
+
+@_typing.final
+class RedriveParkedRequest(_message.Message):
+    """Request of RedriveParked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    DISCARD_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance of the turn."""
+    turn: _builtins.int
+    """Number of the turn, from 1."""
+    request_id: _builtins.str
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
+    comment: _builtins.str
+    """Free text for the ledger, at most 256 bytes."""
+    discard: _builtins.bool
+    """Drops the kept message instead of sending it again."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        comment: _builtins.str = ...,
+        discard: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "discard", b"discard", "incarnation", b"incarnation", "instance_id", b"instance_id", "request_id", b"request_id", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedriveParkedRequest: _TypeAlias = RedriveParkedRequest  # noqa: Y015
+
+@_typing.final
+class RedriveParkedResponse(_message.Message):
+    """Response of RedriveParked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    turn: _builtins.int
+    """The new turn; 0 with `discard`."""
+    def __init__(
+        self,
+        *,
+        turn: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedriveParkedResponse: _TypeAlias = RedriveParkedResponse  # noqa: Y015
+
+@_typing.final
+class ListParkedRequest(_message.Message):
+    """Request of ListParked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_TYPE_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    workflow_type: _builtins.str
+    """Type to list; required."""
+    instance_id: _builtins.str
+    """Only this instance; empty for all of the type."""
+    page_size: _builtins.int
+    """1 to 100; 0 means 50."""
+    page_token: _builtins.str
+    """`next_page_token` of the page before, with the same filters; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        workflow_type: _builtins.str = ...,
+        instance_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "page_size", b"page_size", "page_token", b"page_token", "workflow_type", b"workflow_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListParkedRequest: _TypeAlias = ListParkedRequest  # noqa: Y015
+
+@_typing.final
+class ListParkedResponse(_message.Message):
+    """Response of ListParked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURNS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[_turn_pb2.Turn]:
+        """Parked turns with message and last failure, without steps."""
+
+    def __init__(
+        self,
+        *,
+        turns: _abc.Iterable[_turn_pb2.Turn] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListParkedResponse: _TypeAlias = ListParkedResponse  # noqa: Y015

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TurnServiceStub:
-    """Reads turns.
+    """Reads and controls turns.
     """
 
     def __init__(self, channel):
@@ -45,10 +45,40 @@ class TurnServiceStub:
                 request_serializer=pawl_dot_v1_dot_turn__service__pb2.ListTurnsRequest.SerializeToString,
                 response_deserializer=pawl_dot_v1_dot_turn__service__pb2.ListTurnsResponse.FromString,
                 _registered_method=True)
+        self.RetryTurn = channel.unary_unary(
+                '/pawl.v1.TurnService/RetryTurn',
+                request_serializer=pawl_dot_v1_dot_turn__service__pb2.RetryTurnRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_turn__service__pb2.RetryTurnResponse.FromString,
+                _registered_method=True)
+        self.SkipTurn = channel.unary_unary(
+                '/pawl.v1.TurnService/SkipTurn',
+                request_serializer=pawl_dot_v1_dot_turn__service__pb2.SkipTurnRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_turn__service__pb2.SkipTurnResponse.FromString,
+                _registered_method=True)
+        self.ParkTurn = channel.unary_unary(
+                '/pawl.v1.TurnService/ParkTurn',
+                request_serializer=pawl_dot_v1_dot_turn__service__pb2.ParkTurnRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_turn__service__pb2.ParkTurnResponse.FromString,
+                _registered_method=True)
+        self.CancelTurn = channel.unary_unary(
+                '/pawl.v1.TurnService/CancelTurn',
+                request_serializer=pawl_dot_v1_dot_turn__service__pb2.CancelTurnRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_turn__service__pb2.CancelTurnResponse.FromString,
+                _registered_method=True)
+        self.ListParked = channel.unary_unary(
+                '/pawl.v1.TurnService/ListParked',
+                request_serializer=pawl_dot_v1_dot_turn__service__pb2.ListParkedRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_turn__service__pb2.ListParkedResponse.FromString,
+                _registered_method=True)
+        self.RedriveParked = channel.unary_unary(
+                '/pawl.v1.TurnService/RedriveParked',
+                request_serializer=pawl_dot_v1_dot_turn__service__pb2.RedriveParkedRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_turn__service__pb2.RedriveParkedResponse.FromString,
+                _registered_method=True)
 
 
 class TurnServiceServicer:
-    """Reads turns.
+    """Reads and controls turns.
     """
 
     def GetTurn(self, request, context):
@@ -67,6 +97,55 @@ class TurnServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RetryTurn(self, request, context):
+        """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on. Fails
+        with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one that failed).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SkipTurn(self, request, context):
+        """Ends a FAILED turn as SKIPPED, so that the inbox goes on; the instance keeps its state. Fails as RetryTurn.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ParkTurn(self, request, context):
+        """Ends a FAILED turn as PARKED: the inbox goes on, and the message is kept until RedriveParked, whatever the retention.
+        Fails as RetryTurn, and with LIMIT_EXCEEDED (`parked_turns`).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelTurn(self, request, context):
+        """Ends an unfinished turn as CANCELLED; the instance keeps its state. A turn that runs loses its lease at once, and its
+        worker is told; what its code does outside meanwhile can overlap with the next turn. A queued turn stays in place and
+        is passed over. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is finished).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListParked(self, request, context):
+        """Lists parked turns of a type by instance id and turn number. A turn that is parked during the whole listing is
+        returned exactly once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedriveParked(self, request, context):
+        """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
+        `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
+        redriven before) or LIMIT_EXCEEDED (`pending_messages`).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TurnServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -80,6 +159,36 @@ def add_TurnServiceServicer_to_server(servicer, server):
                     request_deserializer=pawl_dot_v1_dot_turn__service__pb2.ListTurnsRequest.FromString,
                     response_serializer=pawl_dot_v1_dot_turn__service__pb2.ListTurnsResponse.SerializeToString,
             ),
+            'RetryTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryTurn,
+                    request_deserializer=pawl_dot_v1_dot_turn__service__pb2.RetryTurnRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_turn__service__pb2.RetryTurnResponse.SerializeToString,
+            ),
+            'SkipTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.SkipTurn,
+                    request_deserializer=pawl_dot_v1_dot_turn__service__pb2.SkipTurnRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_turn__service__pb2.SkipTurnResponse.SerializeToString,
+            ),
+            'ParkTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.ParkTurn,
+                    request_deserializer=pawl_dot_v1_dot_turn__service__pb2.ParkTurnRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_turn__service__pb2.ParkTurnResponse.SerializeToString,
+            ),
+            'CancelTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelTurn,
+                    request_deserializer=pawl_dot_v1_dot_turn__service__pb2.CancelTurnRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_turn__service__pb2.CancelTurnResponse.SerializeToString,
+            ),
+            'ListParked': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListParked,
+                    request_deserializer=pawl_dot_v1_dot_turn__service__pb2.ListParkedRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_turn__service__pb2.ListParkedResponse.SerializeToString,
+            ),
+            'RedriveParked': grpc.unary_unary_rpc_method_handler(
+                    servicer.RedriveParked,
+                    request_deserializer=pawl_dot_v1_dot_turn__service__pb2.RedriveParkedRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_turn__service__pb2.RedriveParkedResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'pawl.v1.TurnService', rpc_method_handlers)
@@ -89,7 +198,7 @@ def add_TurnServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TurnService:
-    """Reads turns.
+    """Reads and controls turns.
     """
 
     @staticmethod
@@ -136,6 +245,168 @@ class TurnService:
             '/pawl.v1.TurnService/ListTurns',
             pawl_dot_v1_dot_turn__service__pb2.ListTurnsRequest.SerializeToString,
             pawl_dot_v1_dot_turn__service__pb2.ListTurnsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetryTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.TurnService/RetryTurn',
+            pawl_dot_v1_dot_turn__service__pb2.RetryTurnRequest.SerializeToString,
+            pawl_dot_v1_dot_turn__service__pb2.RetryTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SkipTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.TurnService/SkipTurn',
+            pawl_dot_v1_dot_turn__service__pb2.SkipTurnRequest.SerializeToString,
+            pawl_dot_v1_dot_turn__service__pb2.SkipTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ParkTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.TurnService/ParkTurn',
+            pawl_dot_v1_dot_turn__service__pb2.ParkTurnRequest.SerializeToString,
+            pawl_dot_v1_dot_turn__service__pb2.ParkTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.TurnService/CancelTurn',
+            pawl_dot_v1_dot_turn__service__pb2.CancelTurnRequest.SerializeToString,
+            pawl_dot_v1_dot_turn__service__pb2.CancelTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListParked(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.TurnService/ListParked',
+            pawl_dot_v1_dot_turn__service__pb2.ListParkedRequest.SerializeToString,
+            pawl_dot_v1_dot_turn__service__pb2.ListParkedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedriveParked(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.TurnService/RedriveParked',
+            pawl_dot_v1_dot_turn__service__pb2.RedriveParkedRequest.SerializeToString,
+            pawl_dot_v1_dot_turn__service__pb2.RedriveParkedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TurnServiceStub:
-    """Reads turns."""
+    """Reads and controls turns."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -41,10 +41,34 @@ class TurnServiceStub:
     """Lists the kept turns of an instance, newest first. Pages are cut by bytes, so a page may be shorter than asked; turns
     that finish meanwhile neither skip nor repeat others. Fails with NOT_FOUND.
     """
+    RetryTurn: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.RetryTurnRequest, _turn_service_pb2.RetryTurnResponse]
+    """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on. Fails
+    with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one that failed).
+    """
+    SkipTurn: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.SkipTurnRequest, _turn_service_pb2.SkipTurnResponse]
+    """Ends a FAILED turn as SKIPPED, so that the inbox goes on; the instance keeps its state. Fails as RetryTurn."""
+    ParkTurn: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.ParkTurnRequest, _turn_service_pb2.ParkTurnResponse]
+    """Ends a FAILED turn as PARKED: the inbox goes on, and the message is kept until RedriveParked, whatever the retention.
+    Fails as RetryTurn, and with LIMIT_EXCEEDED (`parked_turns`).
+    """
+    CancelTurn: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.CancelTurnRequest, _turn_service_pb2.CancelTurnResponse]
+    """Ends an unfinished turn as CANCELLED; the instance keeps its state. A turn that runs loses its lease at once, and its
+    worker is told; what its code does outside meanwhile can overlap with the next turn. A queued turn stays in place and
+    is passed over. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is finished).
+    """
+    ListParked: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.ListParkedRequest, _turn_service_pb2.ListParkedResponse]
+    """Lists parked turns of a type by instance id and turn number. A turn that is parked during the whole listing is
+    returned exactly once.
+    """
+    RedriveParked: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.RedriveParkedRequest, _turn_service_pb2.RedriveParkedResponse]
+    """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
+    `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
+    redriven before) or LIMIT_EXCEEDED (`pending_messages`).
+    """
 
 @_typing.type_check_only
 class TurnServiceAsyncStub(TurnServiceStub):
-    """Reads turns."""
+    """Reads and controls turns."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetTurn: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.GetTurnRequest, _turn_service_pb2.GetTurnResponse]  # type: ignore[assignment]
@@ -55,9 +79,33 @@ class TurnServiceAsyncStub(TurnServiceStub):
     """Lists the kept turns of an instance, newest first. Pages are cut by bytes, so a page may be shorter than asked; turns
     that finish meanwhile neither skip nor repeat others. Fails with NOT_FOUND.
     """
+    RetryTurn: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.RetryTurnRequest, _turn_service_pb2.RetryTurnResponse]  # type: ignore[assignment]
+    """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on. Fails
+    with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one that failed).
+    """
+    SkipTurn: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.SkipTurnRequest, _turn_service_pb2.SkipTurnResponse]  # type: ignore[assignment]
+    """Ends a FAILED turn as SKIPPED, so that the inbox goes on; the instance keeps its state. Fails as RetryTurn."""
+    ParkTurn: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.ParkTurnRequest, _turn_service_pb2.ParkTurnResponse]  # type: ignore[assignment]
+    """Ends a FAILED turn as PARKED: the inbox goes on, and the message is kept until RedriveParked, whatever the retention.
+    Fails as RetryTurn, and with LIMIT_EXCEEDED (`parked_turns`).
+    """
+    CancelTurn: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.CancelTurnRequest, _turn_service_pb2.CancelTurnResponse]  # type: ignore[assignment]
+    """Ends an unfinished turn as CANCELLED; the instance keeps its state. A turn that runs loses its lease at once, and its
+    worker is told; what its code does outside meanwhile can overlap with the next turn. A queued turn stays in place and
+    is passed over. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is finished).
+    """
+    ListParked: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.ListParkedRequest, _turn_service_pb2.ListParkedResponse]  # type: ignore[assignment]
+    """Lists parked turns of a type by instance id and turn number. A turn that is parked during the whole listing is
+    returned exactly once.
+    """
+    RedriveParked: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.RedriveParkedRequest, _turn_service_pb2.RedriveParkedResponse]  # type: ignore[assignment]
+    """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
+    `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
+    redriven before) or LIMIT_EXCEEDED (`pending_messages`).
+    """
 
 class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Reads turns."""
+    """Reads and controls turns."""
 
     @_abc_1.abstractmethod
     def GetTurn(
@@ -77,6 +125,66 @@ class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_turn_service_pb2.ListTurnsResponse, _abc.Awaitable[_turn_service_pb2.ListTurnsResponse]]:
         """Lists the kept turns of an instance, newest first. Pages are cut by bytes, so a page may be shorter than asked; turns
         that finish meanwhile neither skip nor repeat others. Fails with NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def RetryTurn(
+        self,
+        request: _turn_service_pb2.RetryTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_turn_service_pb2.RetryTurnResponse, _abc.Awaitable[_turn_service_pb2.RetryTurnResponse]]:
+        """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on. Fails
+        with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one that failed).
+        """
+
+    @_abc_1.abstractmethod
+    def SkipTurn(
+        self,
+        request: _turn_service_pb2.SkipTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_turn_service_pb2.SkipTurnResponse, _abc.Awaitable[_turn_service_pb2.SkipTurnResponse]]:
+        """Ends a FAILED turn as SKIPPED, so that the inbox goes on; the instance keeps its state. Fails as RetryTurn."""
+
+    @_abc_1.abstractmethod
+    def ParkTurn(
+        self,
+        request: _turn_service_pb2.ParkTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_turn_service_pb2.ParkTurnResponse, _abc.Awaitable[_turn_service_pb2.ParkTurnResponse]]:
+        """Ends a FAILED turn as PARKED: the inbox goes on, and the message is kept until RedriveParked, whatever the retention.
+        Fails as RetryTurn, and with LIMIT_EXCEEDED (`parked_turns`).
+        """
+
+    @_abc_1.abstractmethod
+    def CancelTurn(
+        self,
+        request: _turn_service_pb2.CancelTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_turn_service_pb2.CancelTurnResponse, _abc.Awaitable[_turn_service_pb2.CancelTurnResponse]]:
+        """Ends an unfinished turn as CANCELLED; the instance keeps its state. A turn that runs loses its lease at once, and its
+        worker is told; what its code does outside meanwhile can overlap with the next turn. A queued turn stays in place and
+        is passed over. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is finished).
+        """
+
+    @_abc_1.abstractmethod
+    def ListParked(
+        self,
+        request: _turn_service_pb2.ListParkedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_turn_service_pb2.ListParkedResponse, _abc.Awaitable[_turn_service_pb2.ListParkedResponse]]:
+        """Lists parked turns of a type by instance id and turn number. A turn that is parked during the whole listing is
+        returned exactly once.
+        """
+
+    @_abc_1.abstractmethod
+    def RedriveParked(
+        self,
+        request: _turn_service_pb2.RedriveParkedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_turn_service_pb2.RedriveParkedResponse, _abc.Awaitable[_turn_service_pb2.RedriveParkedResponse]]:
+        """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
+        `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
+        redriven before) or LIMIT_EXCEEDED (`pending_messages`).
         """
 
 def add_TurnServiceServicer_to_server(servicer: TurnServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -540,6 +540,8 @@ class Command(_message.Message):
     FINISH_FIELD_NUMBER: _builtins.int
     FAIL_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
+    SLEEP_FIELD_NUMBER: _builtins.int
+    DEFER_FIELD_NUMBER: _builtins.int
     lease: _builtins.bytes
     """Names the lease."""
     n: _builtins.int
@@ -562,6 +564,14 @@ class Command(_message.Message):
     def release(self) -> Global___Release:
         """Gives the turn back without using an attempt."""
 
+    @_builtins.property
+    def sleep(self) -> Global___Sleep:
+        """Saves a sleep and gives the turn back until it is over."""
+
+    @_builtins.property
+    def defer(self) -> Global___Defer:
+        """Puts the turn off without using an attempt."""
+
     def __init__(
         self,
         *,
@@ -571,12 +581,14 @@ class Command(_message.Message):
         finish: Global___Finish | None = ...,
         fail: Global___Fail | None = ...,
         release: Global___Release | None = ...,
+        sleep: Global___Sleep | None = ...,
+        defer: Global___Defer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "checkpoint", b"checkpoint", "fail", b"fail", "finish", b"finish", "release", b"release"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "checkpoint", b"checkpoint", "defer", b"defer", "fail", b"fail", "finish", b"finish", "release", b"release", "sleep", b"sleep"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "checkpoint", b"checkpoint", "fail", b"fail", "finish", b"finish", "lease", b"lease", "n", b"n", "release", b"release"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "checkpoint", b"checkpoint", "defer", b"defer", "fail", b"fail", "finish", b"finish", "lease", b"lease", "n", b"n", "release", b"release", "sleep", b"sleep"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["checkpoint", "finish", "fail", "release"]  # noqa: Y015
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["checkpoint", "finish", "fail", "release", "sleep", "defer"]  # noqa: Y015
     _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
 
@@ -718,6 +730,66 @@ class Release(_message.Message):
 Global___Release: _TypeAlias = Release  # noqa: Y015
 
 @_typing.final
+class Sleep(_message.Message):
+    """Saves a step of kind "sleep" with an empty output, ends the lease and makes the turn ready when the time is over. The
+    handler starts over then, finds the step saved and goes on; no attempt is used. Fails as Checkpoint does.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Name of the step, `[A-Za-z0-9_.-]{1,128}`, unique in the turn."""
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """How long, 1 ms to 365 days."""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Sleep: _TypeAlias = Sleep  # noqa: Y015
+
+@_typing.final
+class Defer(_message.Message):
+    """Ends the lease and makes the turn ready after a delay, without using an attempt; the saved steps stay. For a turn that
+    can't run now because something else is busy. Fails with LIMIT_EXCEEDED (`defers_per_turn`).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELAY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Short machine-readable cause, `[A-Za-z0-9_.-]{1,128}`; may be empty. Kept in the ledger."""
+    @_builtins.property
+    def delay(self) -> _duration_pb2.Duration:
+        """How long, 1 ms to 365 days."""
+
+    def __init__(
+        self,
+        *,
+        delay: _duration_pb2.Duration | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Defer: _TypeAlias = Defer  # noqa: Y015
+
+@_typing.final
 class CommandResult(_message.Message):
     """Answer to a command."""
 
@@ -730,6 +802,8 @@ class CommandResult(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     FAIL_FIELD_NUMBER: _builtins.int
+    SLEEP_FIELD_NUMBER: _builtins.int
+    DEFER_FIELD_NUMBER: _builtins.int
     lease: _builtins.bytes
     """Lease of the command."""
     n: _builtins.int
@@ -754,6 +828,14 @@ class CommandResult(_message.Message):
     def fail(self) -> Global___FailResult:
         """Of a fail."""
 
+    @_builtins.property
+    def sleep(self) -> Global___SleepResult:
+        """Of a sleep."""
+
+    @_builtins.property
+    def defer(self) -> Global___DeferResult:
+        """Of a defer."""
+
     def __init__(
         self,
         *,
@@ -764,12 +846,14 @@ class CommandResult(_message.Message):
         checkpoint: Global___CheckpointResult | None = ...,
         finish: Global___FinishResult | None = ...,
         fail: Global___FailResult | None = ...,
+        sleep: Global___SleepResult | None = ...,
+        defer: Global___DeferResult | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "detail", b"detail", "fail", b"fail", "finish", b"finish", "refusal", b"refusal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "defer", b"defer", "detail", b"detail", "fail", b"fail", "finish", b"finish", "refusal", b"refusal", "sleep", b"sleep"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already", "checkpoint", b"checkpoint", "detail", b"detail", "fail", b"fail", "finish", b"finish", "lease", b"lease", "n", b"n", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already", "checkpoint", b"checkpoint", "defer", b"defer", "detail", b"detail", "fail", b"fail", "finish", b"finish", "lease", b"lease", "n", b"n", "refusal", b"refusal", "sleep", b"sleep"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["checkpoint", "finish", "fail"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["checkpoint", "finish", "fail", "sleep", "defer"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_detail) -> _WhichOneofReturnType_detail | None: ...
 
@@ -852,6 +936,58 @@ class FailResult(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FailResult: _TypeAlias = FailResult  # noqa: Y015
+
+@_typing.final
+class SleepResult(_message.Message):
+    """Details of a sleep."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    WAKE_TIME_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Place of the step in the turn, from 1."""
+    @_builtins.property
+    def wake_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time at which it is over."""
+
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        wake_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wake_time", b"wake_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "wake_time", b"wake_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SleepResult: _TypeAlias = SleepResult  # noqa: Y015
+
+@_typing.final
+class DeferResult(_message.Message):
+    """Details of a turn that was put off."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DUE_TIME_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def due_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time at which it can be claimed again."""
+
+    def __init__(
+        self,
+        *,
+        due_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["due_time", b"due_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time", b"due_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeferResult: _TypeAlias = DeferResult  # noqa: Y015
 
 @_typing.final
 class LeaseEvent(_message.Message):
@@ -1026,3 +1162,497 @@ class AdoptLeasesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AdoptLeasesResponse: _TypeAlias = AdoptLeasesResponse  # noqa: Y015
+
+@_typing.final
+class ClaimRequest(_message.Message):
+    """Request of Claim."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELLO_FIELD_NUMBER: _builtins.int
+    MAX_TURNS_FIELD_NUMBER: _builtins.int
+    RENEW_WHILE_OPEN_FIELD_NUMBER: _builtins.int
+    max_turns: _builtins.int
+    """Turns that the client may hold at the same time, 1 to 10,000; adopted ones count."""
+    renew_while_open: _builtins.bool
+    """Receives each turn once its frame is written, and renews it while the stream is open."""
+    @_builtins.property
+    def hello(self) -> Global___WorkHello:
+        """Who listens and what it can run. `stream_ordinal` may be 0: then the server numbers the stream. `leases` are adopted,
+        as on a work stream.
+        """
+
+    def __init__(
+        self,
+        *,
+        hello: Global___WorkHello | None = ...,
+        max_turns: _builtins.int = ...,
+        renew_while_open: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "max_turns", b"max_turns", "renew_while_open", b"renew_while_open"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimRequest: _TypeAlias = ClaimRequest  # noqa: Y015
+
+@_typing.final
+class ClaimResponse(_message.Message):
+    """One frame of a Claim stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELLO_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    LEASE_EVENTS_FIELD_NUMBER: _builtins.int
+    BEAT_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def hello(self) -> Global___ServerHello:
+        """Opens the stream; only in the first frame."""
+
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedTurn]:
+        """Turns to run."""
+
+    @_builtins.property
+    def lease_events(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseEvent]:
+        """Leases that were adopted, or that ended other than by a command."""
+
+    @_builtins.property
+    def beat(self) -> Global___ServerBeat:
+        """Sent when there was nothing else to send for a beat interval."""
+
+    @_builtins.property
+    def drain(self) -> Global___Drain:
+        """Asks the client to open a stream elsewhere; the server hands out no more turns here."""
+
+    def __init__(
+        self,
+        *,
+        hello: Global___ServerHello | None = ...,
+        turns: _abc.Iterable[Global___LeasedTurn] | None = ...,
+        lease_events: _abc.Iterable[Global___LeaseEvent] | None = ...,
+        beat: Global___ServerBeat | None = ...,
+        drain: Global___Drain | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "drain", b"drain", "hello", b"hello"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "drain", b"drain", "hello", b"hello", "lease_events", b"lease_events", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimResponse: _TypeAlias = ClaimResponse  # noqa: Y015
+
+@_typing.final
+class PollTurnRequest(_message.Message):
+    """Request of PollTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOWS_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Id of the client process, `[A-Za-z0-9_.-]{1,128}`; may be empty."""
+    @_builtins.property
+    def workflows(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowRef]:
+        """What the client can run, 1 to 256 entries."""
+
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """How long to wait for a turn, 0 to 60 s."""
+
+    def __init__(
+        self,
+        *,
+        workflows: _abc.Iterable[Global___WorkflowRef] | None = ...,
+        wait: _duration_pb2.Duration | None = ...,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "wait", b"wait", "workflows", b"workflows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PollTurnRequest: _TypeAlias = PollTurnRequest  # noqa: Y015
+
+@_typing.final
+class PollTurnResponse(_message.Message):
+    """Response of PollTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def turn(self) -> Global___LeasedTurn:
+        """The turn; unset if there was none within `wait`."""
+
+    def __init__(
+        self,
+        *,
+        turn: Global___LeasedTurn | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PollTurnResponse: _TypeAlias = PollTurnResponse  # noqa: Y015
+
+@_typing.final
+class CheckpointRequest(_message.Message):
+    """Request of Checkpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    lease: _builtins.bytes
+    """Names the lease."""
+    n: _builtins.int
+    """1, 2, 3 … for each command of the lease; see `Command.n`."""
+    @_builtins.property
+    def checkpoint(self) -> Global___Checkpoint:
+        """The command."""
+
+    def __init__(
+        self,
+        *,
+        lease: _builtins.bytes = ...,
+        n: _builtins.int = ...,
+        checkpoint: Global___Checkpoint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "n", b"n"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointRequest: _TypeAlias = CheckpointRequest  # noqa: Y015
+
+@_typing.final
+class CheckpointResponse(_message.Message):
+    """Response of Checkpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALREADY_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    already: _builtins.bool
+    """True if the number had been passed before: applied earlier, and its own answer is no longer kept."""
+    @_builtins.property
+    def result(self) -> Global___CheckpointResult:
+        """Details; unset with `already`."""
+
+    def __init__(
+        self,
+        *,
+        already: _builtins.bool = ...,
+        result: Global___CheckpointResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointResponse: _TypeAlias = CheckpointResponse  # noqa: Y015
+
+@_typing.final
+class FinishTurnRequest(_message.Message):
+    """Request of FinishTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    FINISH_FIELD_NUMBER: _builtins.int
+    lease: _builtins.bytes
+    """Names the lease."""
+    n: _builtins.int
+    """1, 2, 3 … for each command of the lease; see `Command.n`."""
+    @_builtins.property
+    def finish(self) -> Global___Finish:
+        """The command."""
+
+    def __init__(
+        self,
+        *,
+        lease: _builtins.bytes = ...,
+        n: _builtins.int = ...,
+        finish: Global___Finish | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "lease", b"lease", "n", b"n"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishTurnRequest: _TypeAlias = FinishTurnRequest  # noqa: Y015
+
+@_typing.final
+class FinishTurnResponse(_message.Message):
+    """Response of FinishTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALREADY_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    already: _builtins.bool
+    """True if the number had been passed before: applied earlier, and its own answer is no longer kept."""
+    @_builtins.property
+    def result(self) -> Global___FinishResult:
+        """Details; unset with `already`."""
+
+    def __init__(
+        self,
+        *,
+        already: _builtins.bool = ...,
+        result: Global___FinishResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishTurnResponse: _TypeAlias = FinishTurnResponse  # noqa: Y015
+
+@_typing.final
+class FailTurnRequest(_message.Message):
+    """Request of FailTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    FAIL_FIELD_NUMBER: _builtins.int
+    lease: _builtins.bytes
+    """Names the lease."""
+    n: _builtins.int
+    """1, 2, 3 … for each command of the lease; see `Command.n`."""
+    @_builtins.property
+    def fail(self) -> Global___Fail:
+        """The command."""
+
+    def __init__(
+        self,
+        *,
+        lease: _builtins.bytes = ...,
+        n: _builtins.int = ...,
+        fail: Global___Fail | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fail", b"fail"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fail", b"fail", "lease", b"lease", "n", b"n"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailTurnRequest: _TypeAlias = FailTurnRequest  # noqa: Y015
+
+@_typing.final
+class FailTurnResponse(_message.Message):
+    """Response of FailTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALREADY_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    already: _builtins.bool
+    """True if the number had been passed before: applied earlier, and its own answer is no longer kept."""
+    @_builtins.property
+    def result(self) -> Global___FailResult:
+        """Details; unset with `already`."""
+
+    def __init__(
+        self,
+        *,
+        already: _builtins.bool = ...,
+        result: Global___FailResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailTurnResponse: _TypeAlias = FailTurnResponse  # noqa: Y015
+
+@_typing.final
+class SleepRequest(_message.Message):
+    """Request of Sleep."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    SLEEP_FIELD_NUMBER: _builtins.int
+    lease: _builtins.bytes
+    """Names the lease."""
+    n: _builtins.int
+    """1, 2, 3 … for each command of the lease; see `Command.n`."""
+    @_builtins.property
+    def sleep(self) -> Global___Sleep:
+        """The command."""
+
+    def __init__(
+        self,
+        *,
+        lease: _builtins.bytes = ...,
+        n: _builtins.int = ...,
+        sleep: Global___Sleep | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sleep", b"sleep"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "n", b"n", "sleep", b"sleep"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SleepRequest: _TypeAlias = SleepRequest  # noqa: Y015
+
+@_typing.final
+class SleepResponse(_message.Message):
+    """Response of Sleep."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALREADY_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    already: _builtins.bool
+    """True if the number had been passed before: applied earlier, and its own answer is no longer kept."""
+    @_builtins.property
+    def result(self) -> Global___SleepResult:
+        """Details; unset with `already`."""
+
+    def __init__(
+        self,
+        *,
+        already: _builtins.bool = ...,
+        result: Global___SleepResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SleepResponse: _TypeAlias = SleepResponse  # noqa: Y015
+
+@_typing.final
+class DeferTurnRequest(_message.Message):
+    """Request of DeferTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    DEFER_FIELD_NUMBER: _builtins.int
+    lease: _builtins.bytes
+    """Names the lease."""
+    n: _builtins.int
+    """1, 2, 3 … for each command of the lease; see `Command.n`."""
+    @_builtins.property
+    def defer(self) -> Global___Defer:
+        """The command."""
+
+    def __init__(
+        self,
+        *,
+        lease: _builtins.bytes = ...,
+        n: _builtins.int = ...,
+        defer: Global___Defer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["defer", b"defer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defer", b"defer", "lease", b"lease", "n", b"n"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeferTurnRequest: _TypeAlias = DeferTurnRequest  # noqa: Y015
+
+@_typing.final
+class DeferTurnResponse(_message.Message):
+    """Response of DeferTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALREADY_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    already: _builtins.bool
+    """True if the number had been passed before: applied earlier, and its own answer is no longer kept."""
+    @_builtins.property
+    def result(self) -> Global___DeferResult:
+        """Details; unset with `already`."""
+
+    def __init__(
+        self,
+        *,
+        already: _builtins.bool = ...,
+        result: Global___DeferResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeferTurnResponse: _TypeAlias = DeferTurnResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseTurnRequest(_message.Message):
+    """Request of ReleaseTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
+    lease: _builtins.bytes
+    """Names the lease."""
+    n: _builtins.int
+    """1, 2, 3 … for each command of the lease; see `Command.n`."""
+    @_builtins.property
+    def release(self) -> Global___Release:
+        """The command."""
+
+    def __init__(
+        self,
+        *,
+        lease: _builtins.bytes = ...,
+        n: _builtins.int = ...,
+        release: Global___Release | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["release", b"release"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "n", b"n", "release", b"release"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseTurnRequest: _TypeAlias = ReleaseTurnRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseTurnResponse(_message.Message):
+    """Response of ReleaseTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALREADY_FIELD_NUMBER: _builtins.int
+    already: _builtins.bool
+    """True if the number had been passed before: applied earlier, and its own answer is no longer kept."""
+    def __init__(
+        self,
+        *,
+        already: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseTurnResponse: _TypeAlias = ReleaseTurnResponse  # noqa: Y015

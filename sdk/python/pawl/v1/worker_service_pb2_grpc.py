@@ -50,6 +50,46 @@ class WorkerServiceStub:
                 request_serializer=pawl_dot_v1_dot_worker__service__pb2.AdoptLeasesRequest.SerializeToString,
                 response_deserializer=pawl_dot_v1_dot_worker__service__pb2.AdoptLeasesResponse.FromString,
                 _registered_method=True)
+        self.Claim = channel.unary_stream(
+                '/pawl.v1.WorkerService/Claim',
+                request_serializer=pawl_dot_v1_dot_worker__service__pb2.ClaimRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_worker__service__pb2.ClaimResponse.FromString,
+                _registered_method=True)
+        self.PollTurn = channel.unary_unary(
+                '/pawl.v1.WorkerService/PollTurn',
+                request_serializer=pawl_dot_v1_dot_worker__service__pb2.PollTurnRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_worker__service__pb2.PollTurnResponse.FromString,
+                _registered_method=True)
+        self.Checkpoint = channel.unary_unary(
+                '/pawl.v1.WorkerService/Checkpoint',
+                request_serializer=pawl_dot_v1_dot_worker__service__pb2.CheckpointRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_worker__service__pb2.CheckpointResponse.FromString,
+                _registered_method=True)
+        self.FinishTurn = channel.unary_unary(
+                '/pawl.v1.WorkerService/FinishTurn',
+                request_serializer=pawl_dot_v1_dot_worker__service__pb2.FinishTurnRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_worker__service__pb2.FinishTurnResponse.FromString,
+                _registered_method=True)
+        self.FailTurn = channel.unary_unary(
+                '/pawl.v1.WorkerService/FailTurn',
+                request_serializer=pawl_dot_v1_dot_worker__service__pb2.FailTurnRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_worker__service__pb2.FailTurnResponse.FromString,
+                _registered_method=True)
+        self.Sleep = channel.unary_unary(
+                '/pawl.v1.WorkerService/Sleep',
+                request_serializer=pawl_dot_v1_dot_worker__service__pb2.SleepRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_worker__service__pb2.SleepResponse.FromString,
+                _registered_method=True)
+        self.DeferTurn = channel.unary_unary(
+                '/pawl.v1.WorkerService/DeferTurn',
+                request_serializer=pawl_dot_v1_dot_worker__service__pb2.DeferTurnRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_worker__service__pb2.DeferTurnResponse.FromString,
+                _registered_method=True)
+        self.ReleaseTurn = channel.unary_unary(
+                '/pawl.v1.WorkerService/ReleaseTurn',
+                request_serializer=pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -85,6 +125,70 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Claim(self, request, context):
+        """Hands turns to a client that only listens; commands go by the unary calls below, to any server. The first response
+        is the hello, the others bring turns, lease events, beats and a drain. The first thing to do with a turn is
+        RenewLeases, which receives it; one that is not received within 5 s of its delivery goes back. With
+        `renew_while_open` the server receives each turn once its frame is written and renews it while the stream is open,
+        within the attempt timeout. The server holds at most `max_turns` of unfinished turns on the stream, and hands out the
+        next one when a lease ends. Fails as Work does, except that nothing is expected from the client.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PollTurn(self, request, context):
+        """Hands out one turn, waiting for it up to `wait`. Needs no stream: the first thing to do with the turn is RenewLeases,
+        within 5 s, or it goes back without an attempt; then RenewLeases at least once per lease time. An answer that was lost
+        costs nothing but those 5 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Checkpoint(self, request, context):
+        """Saves a step. Like all commands below it names a lease and a number `n`, is answered exactly on a repeat, and works on
+        any server. Fails with STALE_FENCE, LEASE_ENDED, GAP, BODY_CONFLICT, NOT_FOUND, and as described at `Checkpoint`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FinishTurn(self, request, context):
+        """Completes the turn; fails as described at Checkpoint and at `Finish`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FailTurn(self, request, context):
+        """Reports a failed attempt; fails as described at Checkpoint.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Sleep(self, request, context):
+        """Sleeps; fails as described at Checkpoint and at `Sleep`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeferTurn(self, request, context):
+        """Puts the turn off; fails as described at Checkpoint and at `Defer`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseTurn(self, request, context):
+        """Gives the turn back; fails as described at Checkpoint.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -102,6 +206,46 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.AdoptLeases,
                     request_deserializer=pawl_dot_v1_dot_worker__service__pb2.AdoptLeasesRequest.FromString,
                     response_serializer=pawl_dot_v1_dot_worker__service__pb2.AdoptLeasesResponse.SerializeToString,
+            ),
+            'Claim': grpc.unary_stream_rpc_method_handler(
+                    servicer.Claim,
+                    request_deserializer=pawl_dot_v1_dot_worker__service__pb2.ClaimRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_worker__service__pb2.ClaimResponse.SerializeToString,
+            ),
+            'PollTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.PollTurn,
+                    request_deserializer=pawl_dot_v1_dot_worker__service__pb2.PollTurnRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_worker__service__pb2.PollTurnResponse.SerializeToString,
+            ),
+            'Checkpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.Checkpoint,
+                    request_deserializer=pawl_dot_v1_dot_worker__service__pb2.CheckpointRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_worker__service__pb2.CheckpointResponse.SerializeToString,
+            ),
+            'FinishTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishTurn,
+                    request_deserializer=pawl_dot_v1_dot_worker__service__pb2.FinishTurnRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_worker__service__pb2.FinishTurnResponse.SerializeToString,
+            ),
+            'FailTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.FailTurn,
+                    request_deserializer=pawl_dot_v1_dot_worker__service__pb2.FailTurnRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_worker__service__pb2.FailTurnResponse.SerializeToString,
+            ),
+            'Sleep': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sleep,
+                    request_deserializer=pawl_dot_v1_dot_worker__service__pb2.SleepRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_worker__service__pb2.SleepResponse.SerializeToString,
+            ),
+            'DeferTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeferTurn,
+                    request_deserializer=pawl_dot_v1_dot_worker__service__pb2.DeferTurnRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_worker__service__pb2.DeferTurnResponse.SerializeToString,
+            ),
+            'ReleaseTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseTurn,
+                    request_deserializer=pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -186,6 +330,222 @@ class WorkerService:
             '/pawl.v1.WorkerService/AdoptLeases',
             pawl_dot_v1_dot_worker__service__pb2.AdoptLeasesRequest.SerializeToString,
             pawl_dot_v1_dot_worker__service__pb2.AdoptLeasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Claim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pawl.v1.WorkerService/Claim',
+            pawl_dot_v1_dot_worker__service__pb2.ClaimRequest.SerializeToString,
+            pawl_dot_v1_dot_worker__service__pb2.ClaimResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PollTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.WorkerService/PollTurn',
+            pawl_dot_v1_dot_worker__service__pb2.PollTurnRequest.SerializeToString,
+            pawl_dot_v1_dot_worker__service__pb2.PollTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Checkpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.WorkerService/Checkpoint',
+            pawl_dot_v1_dot_worker__service__pb2.CheckpointRequest.SerializeToString,
+            pawl_dot_v1_dot_worker__service__pb2.CheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.WorkerService/FinishTurn',
+            pawl_dot_v1_dot_worker__service__pb2.FinishTurnRequest.SerializeToString,
+            pawl_dot_v1_dot_worker__service__pb2.FinishTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FailTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.WorkerService/FailTurn',
+            pawl_dot_v1_dot_worker__service__pb2.FailTurnRequest.SerializeToString,
+            pawl_dot_v1_dot_worker__service__pb2.FailTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sleep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.WorkerService/Sleep',
+            pawl_dot_v1_dot_worker__service__pb2.SleepRequest.SerializeToString,
+            pawl_dot_v1_dot_worker__service__pb2.SleepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeferTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.WorkerService/DeferTurn',
+            pawl_dot_v1_dot_worker__service__pb2.DeferTurnRequest.SerializeToString,
+            pawl_dot_v1_dot_worker__service__pb2.DeferTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.WorkerService/ReleaseTurn',
+            pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnRequest.SerializeToString,
+            pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnResponse.FromString,
             options,
             channel_credentials,
             insecure,

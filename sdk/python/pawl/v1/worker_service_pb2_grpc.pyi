@@ -49,6 +49,33 @@ class WorkerServiceStub:
     """
     AdoptLeases: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.AdoptLeasesRequest, _worker_service_pb2.AdoptLeasesResponse]
     """Moves up to 256 leases to an open work stream of the same session on this server, and renews them."""
+    Claim: _grpc.UnaryStreamMultiCallable[_worker_service_pb2.ClaimRequest, _worker_service_pb2.ClaimResponse]
+    """Hands turns to a client that only listens; commands go by the unary calls below, to any server. The first response
+    is the hello, the others bring turns, lease events, beats and a drain. The first thing to do with a turn is
+    RenewLeases, which receives it; one that is not received within 5 s of its delivery goes back. With
+    `renew_while_open` the server receives each turn once its frame is written and renews it while the stream is open,
+    within the attempt timeout. The server holds at most `max_turns` of unfinished turns on the stream, and hands out the
+    next one when a lease ends. Fails as Work does, except that nothing is expected from the client.
+    """
+    PollTurn: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.PollTurnRequest, _worker_service_pb2.PollTurnResponse]
+    """Hands out one turn, waiting for it up to `wait`. Needs no stream: the first thing to do with the turn is RenewLeases,
+    within 5 s, or it goes back without an attempt; then RenewLeases at least once per lease time. An answer that was lost
+    costs nothing but those 5 s.
+    """
+    Checkpoint: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.CheckpointRequest, _worker_service_pb2.CheckpointResponse]
+    """Saves a step. Like all commands below it names a lease and a number `n`, is answered exactly on a repeat, and works on
+    any server. Fails with STALE_FENCE, LEASE_ENDED, GAP, BODY_CONFLICT, NOT_FOUND, and as described at `Checkpoint`.
+    """
+    FinishTurn: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.FinishTurnRequest, _worker_service_pb2.FinishTurnResponse]
+    """Completes the turn; fails as described at Checkpoint and at `Finish`."""
+    FailTurn: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.FailTurnRequest, _worker_service_pb2.FailTurnResponse]
+    """Reports a failed attempt; fails as described at Checkpoint."""
+    Sleep: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.SleepRequest, _worker_service_pb2.SleepResponse]
+    """Sleeps; fails as described at Checkpoint and at `Sleep`."""
+    DeferTurn: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.DeferTurnRequest, _worker_service_pb2.DeferTurnResponse]
+    """Puts the turn off; fails as described at Checkpoint and at `Defer`."""
+    ReleaseTurn: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.ReleaseTurnRequest, _worker_service_pb2.ReleaseTurnResponse]
+    """Gives the turn back; fails as described at Checkpoint."""
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -71,6 +98,33 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """
     AdoptLeases: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.AdoptLeasesRequest, _worker_service_pb2.AdoptLeasesResponse]  # type: ignore[assignment]
     """Moves up to 256 leases to an open work stream of the same session on this server, and renews them."""
+    Claim: _aio.UnaryStreamMultiCallable[_worker_service_pb2.ClaimRequest, _worker_service_pb2.ClaimResponse]  # type: ignore[assignment]
+    """Hands turns to a client that only listens; commands go by the unary calls below, to any server. The first response
+    is the hello, the others bring turns, lease events, beats and a drain. The first thing to do with a turn is
+    RenewLeases, which receives it; one that is not received within 5 s of its delivery goes back. With
+    `renew_while_open` the server receives each turn once its frame is written and renews it while the stream is open,
+    within the attempt timeout. The server holds at most `max_turns` of unfinished turns on the stream, and hands out the
+    next one when a lease ends. Fails as Work does, except that nothing is expected from the client.
+    """
+    PollTurn: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.PollTurnRequest, _worker_service_pb2.PollTurnResponse]  # type: ignore[assignment]
+    """Hands out one turn, waiting for it up to `wait`. Needs no stream: the first thing to do with the turn is RenewLeases,
+    within 5 s, or it goes back without an attempt; then RenewLeases at least once per lease time. An answer that was lost
+    costs nothing but those 5 s.
+    """
+    Checkpoint: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.CheckpointRequest, _worker_service_pb2.CheckpointResponse]  # type: ignore[assignment]
+    """Saves a step. Like all commands below it names a lease and a number `n`, is answered exactly on a repeat, and works on
+    any server. Fails with STALE_FENCE, LEASE_ENDED, GAP, BODY_CONFLICT, NOT_FOUND, and as described at `Checkpoint`.
+    """
+    FinishTurn: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.FinishTurnRequest, _worker_service_pb2.FinishTurnResponse]  # type: ignore[assignment]
+    """Completes the turn; fails as described at Checkpoint and at `Finish`."""
+    FailTurn: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.FailTurnRequest, _worker_service_pb2.FailTurnResponse]  # type: ignore[assignment]
+    """Reports a failed attempt; fails as described at Checkpoint."""
+    Sleep: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.SleepRequest, _worker_service_pb2.SleepResponse]  # type: ignore[assignment]
+    """Sleeps; fails as described at Checkpoint and at `Sleep`."""
+    DeferTurn: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.DeferTurnRequest, _worker_service_pb2.DeferTurnResponse]  # type: ignore[assignment]
+    """Puts the turn off; fails as described at Checkpoint and at `Defer`."""
+    ReleaseTurn: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.ReleaseTurnRequest, _worker_service_pb2.ReleaseTurnResponse]  # type: ignore[assignment]
+    """Gives the turn back; fails as described at Checkpoint."""
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Hands turns to workers and takes back what they did."""
@@ -108,5 +162,80 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_service_pb2.AdoptLeasesResponse, _abc.Awaitable[_worker_service_pb2.AdoptLeasesResponse]]:
         """Moves up to 256 leases to an open work stream of the same session on this server, and renews them."""
+
+    @_abc_1.abstractmethod
+    def Claim(
+        self,
+        request: _worker_service_pb2.ClaimRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_worker_service_pb2.ClaimResponse], _abc.AsyncIterator[_worker_service_pb2.ClaimResponse]]:
+        """Hands turns to a client that only listens; commands go by the unary calls below, to any server. The first response
+        is the hello, the others bring turns, lease events, beats and a drain. The first thing to do with a turn is
+        RenewLeases, which receives it; one that is not received within 5 s of its delivery goes back. With
+        `renew_while_open` the server receives each turn once its frame is written and renews it while the stream is open,
+        within the attempt timeout. The server holds at most `max_turns` of unfinished turns on the stream, and hands out the
+        next one when a lease ends. Fails as Work does, except that nothing is expected from the client.
+        """
+
+    @_abc_1.abstractmethod
+    def PollTurn(
+        self,
+        request: _worker_service_pb2.PollTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.PollTurnResponse, _abc.Awaitable[_worker_service_pb2.PollTurnResponse]]:
+        """Hands out one turn, waiting for it up to `wait`. Needs no stream: the first thing to do with the turn is RenewLeases,
+        within 5 s, or it goes back without an attempt; then RenewLeases at least once per lease time. An answer that was lost
+        costs nothing but those 5 s.
+        """
+
+    @_abc_1.abstractmethod
+    def Checkpoint(
+        self,
+        request: _worker_service_pb2.CheckpointRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.CheckpointResponse, _abc.Awaitable[_worker_service_pb2.CheckpointResponse]]:
+        """Saves a step. Like all commands below it names a lease and a number `n`, is answered exactly on a repeat, and works on
+        any server. Fails with STALE_FENCE, LEASE_ENDED, GAP, BODY_CONFLICT, NOT_FOUND, and as described at `Checkpoint`.
+        """
+
+    @_abc_1.abstractmethod
+    def FinishTurn(
+        self,
+        request: _worker_service_pb2.FinishTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.FinishTurnResponse, _abc.Awaitable[_worker_service_pb2.FinishTurnResponse]]:
+        """Completes the turn; fails as described at Checkpoint and at `Finish`."""
+
+    @_abc_1.abstractmethod
+    def FailTurn(
+        self,
+        request: _worker_service_pb2.FailTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.FailTurnResponse, _abc.Awaitable[_worker_service_pb2.FailTurnResponse]]:
+        """Reports a failed attempt; fails as described at Checkpoint."""
+
+    @_abc_1.abstractmethod
+    def Sleep(
+        self,
+        request: _worker_service_pb2.SleepRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.SleepResponse, _abc.Awaitable[_worker_service_pb2.SleepResponse]]:
+        """Sleeps; fails as described at Checkpoint and at `Sleep`."""
+
+    @_abc_1.abstractmethod
+    def DeferTurn(
+        self,
+        request: _worker_service_pb2.DeferTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.DeferTurnResponse, _abc.Awaitable[_worker_service_pb2.DeferTurnResponse]]:
+        """Puts the turn off; fails as described at Checkpoint and at `Defer`."""
+
+    @_abc_1.abstractmethod
+    def ReleaseTurn(
+        self,
+        request: _worker_service_pb2.ReleaseTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.ReleaseTurnResponse, _abc.Awaitable[_worker_service_pb2.ReleaseTurnResponse]]:
+        """Gives the turn back; fails as described at Checkpoint."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

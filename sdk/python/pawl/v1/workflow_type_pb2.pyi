@@ -7,6 +7,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -17,6 +18,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ExhaustionPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ExhaustionPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExhaustionPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EXHAUSTION_POLICY_UNSPECIFIED: _ExhaustionPolicy.ValueType  # 0
+    """The default: BLOCK."""
+    EXHAUSTION_POLICY_BLOCK: _ExhaustionPolicy.ValueType  # 1
+    """The turn stays FAILED at the head and blocks its inbox until somebody decides: retry, skip, park or cancel."""
+    EXHAUSTION_POLICY_SKIP: _ExhaustionPolicy.ValueType  # 2
+    """The turn ends SKIPPED and the inbox goes on."""
+    EXHAUSTION_POLICY_PARK: _ExhaustionPolicy.ValueType  # 3
+    """The turn ends PARKED and the inbox goes on; blocks if `parked_turns` are parked already."""
+
+class ExhaustionPolicy(_ExhaustionPolicy, metaclass=_ExhaustionPolicyEnumTypeWrapper):
+    """What happens to a turn whose last attempt failed. May grow."""
+
+EXHAUSTION_POLICY_UNSPECIFIED: ExhaustionPolicy.ValueType  # 0
+"""The default: BLOCK."""
+EXHAUSTION_POLICY_BLOCK: ExhaustionPolicy.ValueType  # 1
+"""The turn stays FAILED at the head and blocks its inbox until somebody decides: retry, skip, park or cancel."""
+EXHAUSTION_POLICY_SKIP: ExhaustionPolicy.ValueType  # 2
+"""The turn ends SKIPPED and the inbox goes on."""
+EXHAUSTION_POLICY_PARK: ExhaustionPolicy.ValueType  # 3
+"""The turn ends PARKED and the inbox goes on; blocks if `parked_turns` are parked already."""
+Global___ExhaustionPolicy: _TypeAlias = ExhaustionPolicy  # noqa: Y015
 
 @_typing.final
 class WorkflowType(_message.Message):
@@ -34,12 +63,15 @@ class WorkflowType(_message.Message):
     RETENTION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    ON_EXHAUSTED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`[A-Za-z0-9_.-]{1,128}`; the prefix "pawl." is reserved."""
     max_attempts: _builtins.int
     """Attempts that may fail or expire before the turn fails for good. 1 to 1,000, default 3."""
     revision: _builtins.int
     """Rises by one with each change; 0 for a type that was never stored. Set by the server."""
+    on_exhausted: Global___ExhaustionPolicy.ValueType
+    """What happens to a turn that failed for good. Default BLOCK."""
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """Time a worker holds a turn without a sign of life. 1 s to 1 h, default 60 s."""
@@ -71,10 +103,11 @@ class WorkflowType(_message.Message):
         retention: Global___Retention | None = ...,
         revision: _builtins.int = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        on_exhausted: Global___ExhaustionPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_timeout", b"attempt_timeout", "lease_timeout", b"lease_timeout", "retention", b"retention", "retry", b"retry", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_timeout", b"attempt_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "name", b"name", "retention", b"retention", "retry", b"retry", "revision", b"revision", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_timeout", b"attempt_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "name", b"name", "on_exhausted", b"on_exhausted", "retention", b"retention", "retry", b"retry", "revision", b"revision", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
