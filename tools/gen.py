@@ -19,7 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 REQUIREMENTS = ROOT / "tools/requirements-gen.txt"
 # Everything there is generated, so what was not generated this time is stale.
-WHOLE_FOLDERS = {"sdk/python/pawl/v1": "*_pb2*", "docs/reference": "*.md"}
+WHOLE_FOLDERS = {
+    "sdk/python/pawl/v1": "*_pb2*",
+    "sdk/python/pawl/_client/sync": "*.py",
+    "docs/reference": "*.md",
+}
 
 
 def main() -> int:
@@ -57,11 +61,21 @@ def main() -> int:
 
 def generate(root: Path) -> dict[str, str]:
     """Returns the text of every generated file by its path under `root`."""
-    from tools.generators import cli_page, keys_page, protos, python_page, scripts, settings_page, states
-    from tools.generators import transitions_page as moves
+    from tools.generators import (
+        cli_page,
+        keys_page,
+        protos,
+        python_page,
+        scripts,
+        settings_page,
+        states,
+        sync_client,
+        transitions_page,
+    )
 
     files: dict[str, str] = {}
-    for generator in (protos, scripts, states, moves, keys_page, cli_page, python_page, settings_page):
+    pages = (transitions_page, keys_page, cli_page, python_page, settings_page)
+    for generator in (protos, scripts, states, sync_client, *pages):
         files.update(generator.generate(root))
     return files
 

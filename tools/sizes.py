@@ -9,7 +9,12 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-GENERATED = ("sdk/python/pawl/v1/", "server/pawl_server/store/scripts_gen.py", "docs/reference/")
+GENERATED = (
+    "sdk/python/pawl/v1/",
+    "sdk/python/pawl/_client/sync/",
+    "server/pawl_server/store/scripts_gen.py",
+    "docs/reference/",
+)
 
 
 def limit_of(path: str) -> int | None:

@@ -22,7 +22,10 @@ SECTIONS = {
 }
 """Modules of `pawl`'s names by section. A module that is missing here ends the generation."""
 
-WITH_TEXT = ("pawl.payloads", "pawl.errors", "pawl.testing")
+INNER = "pawl._client."
+"""Modules whose definitions belong to the module that imports them."""
+
+WITH_TEXT = ("pawl.payloads", "pawl.errors", "pawl.testing", "pawl.sync")
 """Modules whose docstring is part of the page."""
 
 _LISTS = {"Args": "Parameters:", "Attributes": "Attributes:", "Raises": "Raises:"}
@@ -63,6 +66,8 @@ def generate(root: Path) -> dict[str, str]:
         for member in members:
             public = {name for name, module in names.items() if module == member}
             parts += _definitions(modules[member], public)
+    parts += ["## Synchronous client", "Module `pawl.sync`.", _prose(modules["pawl.sync"].text)]
+    parts += _head(modules["pawl.sync"], "Client", "sync.")
     parts += ["## Payloads", "Module `pawl.payloads`.", _prose(modules["pawl.payloads"].text)]
     testing = modules["pawl.testing"]
     parts += ["## Testing", "Module `pawl.testing`.", _prose(testing.text)]
@@ -104,6 +109,9 @@ def _read(root: Path, name: str) -> _Module:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
     }
     definitions = {each: (node, text) for each, node, text in _named(tree)}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(INNER):
+            definitions |= _read(root, node.module).definitions
     return _Module(ast.get_docstring(tree) or "", definitions, constants)
 
 
@@ -132,6 +140,17 @@ def _definitions(module: _Module, public: set[str], prefix: str = "") -> Iterato
             yield _prose(text)
         else:
             yield _prose(text)
+
+
+def _head(module: _Module, name: str, prefix: str) -> Iterator[str]:
+    """Yields how a class is made and its text, without its members."""
+    node, text = module.definitions[name]
+    assert isinstance(node, ast.ClassDef)
+    made = next(each for one, each, _ in _named(node) if one == "__init__")
+    assert isinstance(made, Function)
+    yield f"### {prefix}{name}"
+    yield _code(_signature(module, made, prefix + name, method=True, answer=False))
+    yield _prose(text)
 
 
 def _class(

@@ -192,3 +192,8 @@ def set_span(target: Duration, value: float | timedelta | None) -> None:
     if value is not None:
         target.FromTimedelta(value if isinstance(value, timedelta) else timedelta(seconds=value))
         target.SetInParent()
+
+
+def seconds_of(value: float | timedelta) -> float:
+    """Converts a timedelta to seconds; a number is seconds already."""
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)

@@ -211,7 +211,7 @@ async def test_an_undecodable_message_uses_up_its_attempts_and_others_flow(
     request = SendMessageRequest(
         instance_id="bad", message_id="m", message=Payload(data=b'{"a": ', encoding="json")
     )
-    await transport.call(transport.messages.SendMessage, request, timeout=10)
+    await transport.call(transport.stubs.messages.SendMessage, request, timeout=10)
     others = await asyncio.gather(*(client.send(f"good-{n}", n, create=strict, wait=10) for n in range(20)))
     assert [sent.result() for sent in others] == list(range(20))
     turn = await client.await_turn("bad", 1, wait=10)

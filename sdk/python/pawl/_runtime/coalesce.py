@@ -7,15 +7,12 @@ import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from pawl._reasons import refusal_error
-from pawl._transport import Backoff, is_retryable
+from pawl._runtime.batches import MAX_BYTES, MAX_ITEMS, answer_of
+from pawl._transport import CLOSED, Backoff, is_retryable
 from pawl.errors import DeadlineExceeded, ServerError, Unavailable
 from pawl.v1.message_service_pb2 import SendMessageRequest, SendMessageResponse, SendResult
 
-MAX_ITEMS = 256
-MAX_BYTES = 2 * 1024 * 1024
 MAX_IN_FLIGHT = 4
-CLOSED = "the client is closed"
 
 SendBatch = Callable[[list[SendMessageRequest], float], Awaitable[Sequence[SendResult]]]
 """Makes one call within so many seconds, without repeating it. Raises ServerError."""
@@ -160,16 +157,15 @@ class Coalescer:
         again: list[_Item] = []
         last: ServerError | None = None
         for at, (item, result) in enumerate(zip(batch, results, strict=True)):
-            if result.WhichOneof("result") == "sent":
+            answer = answer_of(result, at)
+            if not isinstance(answer, ServerError):
                 if not item.future.done():
-                    item.future.set_result(result.sent)
-                continue
-            error = _of_one(refusal_error(result.refusal), f"messages[{at}].")
-            if is_retryable(error):
+                    item.future.set_result(answer)
+            elif is_retryable(answer):
                 again.append(item)
-                last = error
+                last = answer
             else:
-                item.fail(error)
+                item.fail(answer)
         return again, last
 
     def _overdue(self, batch: list[_Item], problem: ServerError, now: float) -> list[_Item]:
@@ -180,13 +176,3 @@ class Coalescer:
             else:
                 left.append(item)
         return left
-
-
-def _of_one(error: ServerError, place: str) -> ServerError:
-    """A refusal as the sender of one message knows it: that there was a batch is no concern of theirs."""
-    field = error.metadata.get("field", "")
-    if field.startswith(place):
-        error.metadata["field"] = field.removeprefix(place)
-        error.message = error.message.removeprefix(place)
-        error.args = (error.message,)
-    return error

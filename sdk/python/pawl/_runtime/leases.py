@@ -92,7 +92,7 @@ class LeaseKeeper:
             for part in chunks(leases):
                 request = RenewLeasesRequest(leases=part, detach=detach)
                 answer = await self._transport.call(
-                    self._transport.workers.RenewLeases, request, timeout=CALL_TIMEOUT, retry=False
+                    self._transport.stubs.workers.RenewLeases, request, timeout=CALL_TIMEOUT, retry=False
                 )
                 self.apply(answer.results)
         except ServerError as error:
@@ -111,7 +111,7 @@ class LeaseKeeper:
             for _ in range(_ADOPT_TRIES):
                 try:
                     answer = await self._transport.call(
-                        self._transport.workers.AdoptLeases, request, timeout=CALL_TIMEOUT, retry=False
+                        self._transport.stubs.workers.AdoptLeases, request, timeout=CALL_TIMEOUT, retry=False
                     )
                 except ServerError as error:
                     log.info("leases not adopted: %s", error)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 
 from pawl._transport.options import channel_options
-from pawl._transport.retry import Backoff, is_retryable
+from pawl._transport.retry import CLOSED, Tries
 from pawl._transport.status import error_from_call
-from pawl.errors import DeadlineExceeded, ServerError, Unavailable
-from pawl.v1.admin_service_pb2_grpc import AdminServiceStub
-from pawl.v1.instance_service_pb2_grpc import InstanceServiceStub
-from pawl.v1.message_service_pb2_grpc import MessageServiceStub
-from pawl.v1.turn_service_pb2_grpc import TurnServiceStub
+from pawl._transport.stubs import AioStubs
+from pawl.errors import Unavailable
 from pawl.v1.worker_service_pb2 import WorkRequest, WorkResponse
 from pawl.v1.worker_service_pb2_grpc import WorkerServiceStub
 
@@ -45,6 +42,22 @@ def resolve_address(address: str | None) -> str:
     return address or os.environ.get("PAWL_ADDRESS") or DEFAULT_ADDRESS
 
 
+class StreamMethod(Protocol[Request_contra, Response_co]):
+    """A call of a stub that is answered by a stream."""
+
+    def __call__(
+        self, request: Request_contra, /, *, timeout: float | None = ...
+    ) -> ServerStream[Response_co]: ...
+
+
+class ServerStream(Protocol[Response_co]):
+    """Such a stream."""
+
+    def __aiter__(self) -> AsyncIterator[Response_co]: ...
+
+    def cancel(self) -> bool: ...
+
+
 class Transport:
     """One connection to a server and its stubs. Belongs to the event loop of its first call."""
 
@@ -53,47 +66,15 @@ class Transport:
         self._closed = False
         self._channel: grpc.aio.Channel | None = None
 
-    def _open(self) -> grpc.aio.Channel:
+    @property
+    def stubs(self) -> AioStubs:
+        """The stubs. Raises Unavailable once the connection is closed."""
         if self._closed:
-            raise Unavailable("the client is closed")
+            raise Unavailable(CLOSED)
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(self.address, options=channel_options())
-            self._admin = AdminServiceStub(self._channel)
-            self._instances = InstanceServiceStub(self._channel)
-            self._messages = MessageServiceStub(self._channel)
-            self._turns = TurnServiceStub(self._channel)
-            self._workers = WorkerServiceStub(self._channel)
-        return self._channel
-
-    @property
-    def admin(self):
-        """Stub of AdminService."""
-        self._open()
-        return self._admin
-
-    @property
-    def instances(self):
-        """Stub of InstanceService."""
-        self._open()
-        return self._instances
-
-    @property
-    def messages(self):
-        """Stub of MessageService."""
-        self._open()
-        return self._messages
-
-    @property
-    def turns(self):
-        """Stub of TurnService."""
-        self._open()
-        return self._turns
-
-    @property
-    def workers(self):
-        """Stub of WorkerService."""
-        self._open()
-        return self._workers
+            self._stubs = AioStubs(self._channel)
+        return self._stubs
 
     async def call(
         self,
@@ -108,25 +89,31 @@ class Transport:
         `request` may be a function of the seconds that are left, called for each try. Raises ServerError;
         when the time is up, the last failure rather than DeadlineExceeded, because it says more.
         """
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout
-        backoff = Backoff(0.05, 2.0)
-        last: ServerError | None = None
+        tries = Tries(timeout, retry=retry)
         while True:
-            left = deadline - clock()
-            if left <= 0:
-                raise last or DeadlineExceeded(f"no answer within {timeout:g} s", reason="DEADLINE")
+            left = tries.left()
             body: Any = request(left) if callable(request) else request
             try:
                 return await method(body, timeout=left)
             except grpc.aio.AioRpcError as error:
                 problem = error_from_call(error)
-            if isinstance(problem, DeadlineExceeded) and last is not None:
-                raise last
-            if not retry or not is_retryable(problem):
-                raise problem
-            last = problem
-            await asyncio.sleep(min(backoff.next(problem.retry_after), max(0.0, deadline - clock())))
+            await asyncio.sleep(tries.pause_after(problem))
+
+    async def stream(
+        self, method: StreamMethod[Q, R], request: Q, *, timeout: float | None = None
+    ) -> AsyncIterator[R]:
+        """Reads a server stream to its end, at most for `timeout` seconds. Raises ServerError.
+
+        Leaving the iterator cancels the call.
+        """
+        call = method(request, timeout=timeout)
+        try:
+            async for item in call:
+                yield item
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error) from None
+        finally:
+            call.cancel()
 
     async def close(self) -> None:
         """Closes the connection; calls under way fail."""

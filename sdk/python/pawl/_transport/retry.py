@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from time import monotonic
 
-from pawl.errors import Overloaded, ServerError, Unavailable
+from pawl.errors import DeadlineExceeded, Overloaded, ServerError, Unavailable
+
+CLOSED = "the client is closed"
 
 _TRANSPORT_CODES = frozenset({"UNAVAILABLE", "CANCELLED", "INTERNAL", "UNKNOWN"})
 
@@ -42,3 +45,40 @@ class Backoff:
     def reset(self) -> None:
         """Starts over after a success."""
         self._ceiling = self.first
+
+
+class Tries:
+    """The tries of one call, which has `timeout` seconds for all of them."""
+
+    __slots__ = ("_backoff", "_deadline", "_last", "_retry", "_timeout")
+
+    def __init__(self, timeout: float, *, retry: bool = True) -> None:
+        self._timeout = timeout
+        self._retry = retry
+        self._deadline = monotonic() + timeout
+        self._backoff = Backoff(0.05, 2.0)
+        self._last: ServerError | None = None
+
+    def left(self) -> float:
+        """Gives the seconds left for the next try.
+
+        Raises, when there are none, the last failure rather than DeadlineExceeded, because it says more.
+        """
+        left = self._deadline - monotonic()
+        if left <= 0:
+            raise self._last or DeadlineExceeded(f"no answer within {self._timeout:g} s", reason="DEADLINE")
+        return left
+
+    def pause_after(self, problem: ServerError) -> float:
+        """Gives the seconds to wait after a try that failed; raises the failure if another try is in vain."""
+        if isinstance(problem, DeadlineExceeded) and self._last is not None:
+            raise self._last
+        if not self._retry or not is_retryable(problem):
+            raise problem
+        self._last = problem
+        return min(self._backoff.next(problem.retry_after), max(0.0, self._deadline - monotonic()))
+
+    def succeeded(self) -> None:
+        """Forgets the failures so far, for a call of several parts."""
+        self._last = None
+        self._backoff.reset()

@@ -1,15 +1,116 @@
-"""A blocking channel of its own, for the watchdog thread."""
+"""Blocking channels: of the synchronous client, and one of its own for the watchdog thread."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
 from pawl._transport.options import channel_options
+from pawl._transport.retry import CLOSED, Tries
 from pawl._transport.status import error_from_call
+from pawl._transport.stubs import SyncStubs
+from pawl.errors import Unavailable
 from pawl.v1.worker_service_pb2 import RenewLeasesRequest, RenewResult
 from pawl.v1.worker_service_pb2_grpc import WorkerServiceStub
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+Request_contra = TypeVar("Request_contra", contravariant=True)
+Response_co = TypeVar("Response_co", covariant=True)
+
+
+class SyncMethod(Protocol[Request_contra, Response_co]):
+    """A unary call of a stub."""
+
+    def __call__(self, request: Request_contra, /, timeout: float | None = ...) -> Response_co: ...
+
+
+class SyncServerStream(Protocol[Response_co]):
+    """The answer of a call that is answered by a stream."""
+
+    def __iter__(self) -> Iterator[Response_co]: ...
+
+    def cancel(self) -> bool: ...
+
+
+class SyncStreamMethod(Protocol[Request_contra, Response_co]):
+    """A call of a stub that is answered by a stream."""
+
+    def __call__(
+        self, request: Request_contra, /, timeout: float | None = ...
+    ) -> SyncServerStream[Response_co]: ...
+
+
+class SyncTransport:
+    """One connection to a server and its stubs, for all threads of a process. `Transport` is its twin."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._closed = threading.Event()
+        self._opening = threading.Lock()
+        self._channel: grpc.Channel | None = None
+
+    @property
+    def stubs(self) -> SyncStubs:
+        """The stubs. Raises Unavailable once the connection is closed."""
+        with self._opening:
+            if self._closed.is_set():
+                raise Unavailable(CLOSED)
+            if self._channel is None:
+                self._channel = grpc.insecure_channel(self.address, options=channel_options())
+                self._stubs = SyncStubs(self._channel)
+            return self._stubs
+
+    def call(
+        self,
+        method: SyncMethod[Q, R],
+        request: Q | Callable[[float], Q],
+        *,
+        timeout: float,
+        retry: bool = True,
+    ) -> R:
+        """Same as `Transport.call`, and waits."""
+        tries = Tries(timeout, retry=retry)
+        while True:
+            left = tries.left()
+            body: Any = request(left) if callable(request) else request
+            try:
+                return method(body, timeout=left)
+            except grpc.RpcError as error:
+                problem = error_from_call(error)
+            except ValueError:
+                if not self._closed.is_set():
+                    raise
+                raise Unavailable(CLOSED) from None
+            self.sleep(tries.pause_after(problem))
+
+    def stream(
+        self, method: SyncStreamMethod[Q, R], request: Q, *, timeout: float | None = None
+    ) -> Iterator[R]:
+        """Same as `Transport.stream`, and waits."""
+        call = method(request, timeout=timeout)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise error_from_call(error) from None
+        finally:
+            call.cancel()
+
+    def sleep(self, seconds: float) -> None:
+        """Waits; raises Unavailable if the connection is or gets closed."""
+        if self._closed.wait(seconds):
+            raise Unavailable(CLOSED)
+
+    def close(self) -> None:
+        """Closes the connection; calls under way fail."""
+        with self._opening:
+            self._closed.set()
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
 
 class SyncRenewer:
