@@ -1,17 +1,18 @@
-"""`python -m pawl_server`: a server with the settings of the environment."""
+"""`python -m pawl_server`: a server with the settings of the environment and of `pawl.toml`."""
 
 from __future__ import annotations
 
 import sys
 
 from pawl_server.app import serve
-from pawl_server.settings import BadSetting, Settings
+from pawl_server.configuration import load
+from pawl_server.settings import BadSetting
 
 
 def main() -> int:
     """Runs it; the exit code."""
     try:
-        settings = Settings.from_env()
+        settings = load().settings
     except BadSetting as error:
         print(f"pawl_server: {error}", file=sys.stderr)
         return 2

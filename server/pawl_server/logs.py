@@ -92,8 +92,10 @@ class Repetitions(logging.Filter):
 
 def set_up(level: str, form: str, stream: TextIO | None = None) -> None:
     """Sends the log of the whole process to `stream` (stderr); `level` and `form` as in Settings."""
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    stream = stream or sys.stderr
+    as_json = form == "json" or (form == "auto" and not stream.isatty())
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     handler.addFilter(Repetitions())
     root = logging.getLogger()
     root.handlers[:] = [handler]

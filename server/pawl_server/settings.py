@@ -1,45 +1,48 @@
-"""Settings of the server: one documented PAWL_* environment variable per field.
-
-The variable of a field is `PAWL_` and its name in capitals; those of `limits` are `PAWL_LIMIT_<NAME>`.
-Precedence: what the caller passes (the command line's options), the environment, the default.
-"""
+"""Settings of the server and what they may be. Where they come from: configuration.py."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import socket
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 from urllib.parse import urlsplit
 
 from pawl_server.domain.limits import Limits
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_PORTS = 65_535
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
-_TRUE = frozenset(("1", "true", "yes", "on"))
-_FALSE = frozenset(("0", "false", "no", "off", ""))
 
 
 class BadSetting(ValueError):
-    """A setting has a bad value. `setting` is its environment variable, `why` says what is wrong with it."""
+    """A setting has a bad value, or there is no such setting.
 
-    def __init__(self, setting: str, why: str) -> None:
-        super().__init__(f"{setting}: {why}")
+    `setting` is its environment variable, or the key of a file that names none; `why` says what is wrong,
+    `where` names the place of the value: file, line and key, variable, or option.
+    """
+
+    def __init__(self, setting: str, why: str, where: str = "") -> None:
+        super().__init__(f"{where or setting}: {why}")
         self.setting = setting
         self.why = why
+        self.where = where or setting
 
 
 def _setting(
-    default: Any, *, low: int | None = None, high: int | None = None, choices: tuple[str, ...] = ()
+    default: Any,
+    *,
+    low: int | None = None,
+    high: int | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
 ) -> Any:
-    return field(default=default, metadata={"min": low, "max": high, "choices": choices})
+    """A field; one that is `secret` is a URL whose password is never shown."""
+    return field(default=default, metadata={"min": low, "max": high, "choices": choices, "secret": secret})
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Settings:
     """TCP port; 0 takes a free one."""
     insecure: bool = False
     """Allows listening beyond loopback although there are no credentials and no encryption yet."""
-    redis_url: str | None = None
+    redis_url: str | None = _setting(None, secret=True)
     """`redis://`, `rediss://` or `unix://` URL of the store; unset: the embedded server in `data_dir`."""
     data_dir: Path = Path(".pawl")
     """Folder of the embedded server. One server at a time."""
@@ -82,8 +85,12 @@ class Settings:
     """How long a stopping server lets calls and running turns end; waits are answered DRAINING at once."""
     log_level: str = _setting("info", choices=("debug", "info", "warning", "error"))
     """Least important level that is logged."""
-    log_format: str = _setting("text", choices=("text", "json"))
-    """`text` (key=value) or `json`, one line per record."""
+    log_format: str = _setting("auto", choices=("auto", "text", "json"))
+    """`text` (key=value) or `json`, one line per record; `auto` is text on a terminal and else JSON."""
+    metrics_address: str = ""
+    """`host:port` that serves `/metrics` for Prometheus; empty: off. Only loopback unless `insecure`."""
+    metrics_types: int = _setting(100, low=1, high=1_000)
+    """How many type:version pairs metrics name in labels; the others are summed up as `(other)`."""
     limits: Limits = field(default_factory=Limits)
     """Limits in force; see domain/limits.py."""
 
@@ -99,6 +106,7 @@ class Settings:
             raise BadSetting("PAWL_SERVER_NAME", f"{self.server_name!r} does not match {_NAME.pattern}")
         if self.redis_url is not None:
             _check_url(self.redis_url)
+        self._check_metrics()
 
     def _check_address(self) -> None:
         if self.host.startswith("unix:"):
@@ -111,6 +119,15 @@ class Settings:
                 " set PAWL_INSECURE=1 (--insecure) if the network itself is trusted",
             )
 
+    def _check_metrics(self) -> None:
+        if self.metrics_address:
+            host, _ = host_and_port("PAWL_METRICS_ADDRESS", self.metrics_address)
+            if host not in _LOOPBACK and not self.insecure:
+                raise BadSetting(
+                    "PAWL_METRICS_ADDRESS",
+                    f"{host!r} is not loopback: set PAWL_INSECURE=1 (--insecure) if the network is trusted",
+                )
+
     @property
     def stable_name(self) -> str:
         """`server_name`, or one made of host name and address: the same after a restart."""
@@ -121,31 +138,6 @@ class Settings:
         )
         name = re.sub(r"[^A-Za-z0-9_.-]", "-", f"{socket.gethostname()}-{address}")
         return name[-128:]
-
-    @classmethod
-    def from_env(
-        cls, overrides: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
-    ) -> Settings:
-        """Settings from PAWL_* variables. `overrides` are field values that win over them; None is no value.
-
-        Raises BadSetting for a value that can't be read or is out of range.
-        """
-        env = os.environ if env is None else env
-        hints = get_type_hints(cls)
-        values: dict[str, Any] = {}
-        for item in dataclasses.fields(cls):
-            text = env.get(variable(item.name))
-            if item.name != "limits" and text is not None:
-                values[item.name] = _read(variable(item.name), text, hints[item.name])
-        limits = {
-            item.name: _read(limit_variable(item.name), env[limit_variable(item.name)], int)
-            for item in dataclasses.fields(Limits)
-            if limit_variable(item.name) in env
-        }
-        if limits:
-            values["limits"] = Limits(**limits)
-        values.update({name: value for name, value in (overrides or {}).items() if value is not None})
-        return cls(**values)
 
 
 def variable(name: str) -> str:
@@ -158,20 +150,15 @@ def limit_variable(name: str) -> str:
     return f"PAWL_LIMIT_{name.upper()}"
 
 
-def _read(name: str, text: str, hint: Any) -> Any:
-    kinds = get_args(hint) if get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-    if type(None) in kinds and text == "":
-        return None
-    if bool in kinds:
-        if text.lower() in _TRUE or text.lower() in _FALSE:
-            return text.lower() in _TRUE
-        raise BadSetting(name, f"{text!r} is neither true nor false")
-    if int in kinds:
-        try:
-            return int(text)
-        except ValueError:
-            raise BadSetting(name, f"{text!r} is not a whole number") from None
-    return Path(text) if Path in kinds else text
+def host_and_port(setting: str, address: str) -> tuple[str, int]:
+    """The parts of `host:port` or `[host]:port`. Raises BadSetting."""
+    host, colon, port = address.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not bare or (":" in bare) != host.startswith("["):
+        raise BadSetting(setting, f"{address!r} is not of the form host:port or [host]:port")
+    if not port.isascii() or not port.isdigit() or int(port) > _PORTS:
+        raise BadSetting(setting, f"{port!r} is no port from 0 to {_PORTS:,}")
+    return bare, int(port)
 
 
 def _check_range(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
@@ -179,7 +166,7 @@ def _check_range(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
     if value is None:
         return
     if (low is not None and value < low) or (high is not None and value > high):
-        raise BadSetting(name, f"{value} is not within {low} to {high}")
+        raise BadSetting(name, f"{value} is not within {low:,} to {high:,}")
     choices = metadata.get("choices")
     if choices and value not in choices:
         raise BadSetting(name, f"{value!r} is none of {', '.join(choices)}")

@@ -20,8 +20,8 @@ def generate(root: Path) -> dict[str, str]:
     rows = []
     for field in dataclasses.fields(Settings):
         if field.name != "limits":
-            name = f"`{variable(field.name)}`"
-            rows.append((name, default_of(field), range_of(field), settings[field.name]))
+            names = (f"`{field.name}`", f"`{variable(field.name)}`")
+            rows.append((*names, default_of(field), range_of(field), settings[field.name]))
     limit_rows = []
     for field in dataclasses.fields(Limits):
         variable_name = f"`{limit_variable(field.name)}`"
@@ -31,11 +31,14 @@ def generate(root: Path) -> dict[str, str]:
     parts = [
         "# Settings and limits",
         note(SOURCES),
-        "Options of the command line win over these variables, and these over the defaults. A value that"
-        " can't be read or is out of range ends the start with its name.",
-        table(("variable", "default", "range", "meaning"), rows),
+        "Options of the command line win over variables, these over keys of the file, and these over the"
+        " defaults. The file is TOML: the one that `--config` or `PAWL_CONFIG` names, else `pawl.toml` in the"
+        " working folder if there is one. A value that can't be read or is out of range, and a key that is"
+        " none of these, end the start with their place. `pawl config` shows what is in force.",
+        table(("key", "variable", "default", "range", "meaning"), rows),
         "## Limits",
-        "Named as in LIMIT_EXCEEDED and GetServerInfo. The maximum is accepted, one more is refused.",
+        "Named as in LIMIT_EXCEEDED and GetServerInfo; keys of the file's table `[limits]`. The maximum is"
+        " accepted, one more is refused.",
         table(("limit", "default", "range", "variable", "counts"), limit_rows),
         "## Fixed limits",
         table(("limit", "value"), [(f"`{name}`", f"{value:,}") for name, value in FIXED.items()]),
@@ -62,7 +65,7 @@ def default_of(field: dataclasses.Field[Any]) -> str:
     if value is None or value == "":
         return ""
     if isinstance(value, bool):
-        return str(int(value))
+        return str(value).lower()
     return f"{value:,}" if isinstance(value, int) and value > 9_999 else str(value)
 
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import hiredis
 
+from pawl_server.domain.urls import without_password
 from pawl_server.store.errors import ScriptFailed, StoreRefused, StoreUnavailable
 from pawl_server.store.script_call import Script
 from pawl_server.store.wire import Call, Wire
@@ -82,17 +82,6 @@ class Endpoint:
         if self.db:
             await wire.execute("SELECT", self.db)
         await forgiving(wire.execute("CLIENT", "SETNAME", name))
-
-
-def without_password(url: str) -> str:
-    """The URL with its password, in the address or in the query, replaced by stars."""
-    parts = urlsplit(url)
-    at = parts.netloc.rfind("@")
-    user = parts.netloc[: at + 1].partition(":")[0].rstrip("@")
-    netloc = f"{user}:***@{parts.netloc[at + 1 :]}" if ":" in parts.netloc[: at + 1] else parts.netloc
-    query = "&".join("password=***" if p.startswith("password=") else p for p in parts.query.split("&"))
-    shown = f"{parts.scheme}://{netloc}{parts.path}"
-    return f"{shown}?{query}" if query else shown
 
 
 async def forgiving(reply: Awaitable[Any]) -> Any:

@@ -25,6 +25,7 @@ COMMANDS = {
     "list": "pawl.cli.instances:list_instances",
     "turns": "pawl.cli.turns:turns",
     "worker": "pawl.cli.worker:worker",
+    "config": "pawl.cli.config:config",
     "info": "pawl.cli.info:info",
 }
 """Where each command is, in the order of the help."""

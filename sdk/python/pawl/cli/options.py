@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -18,7 +19,30 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
+FLAGS = {"redis_url": "--redis", "metrics_address": "--metrics"}
+"""Options of a server that are not spelled as the setting they set."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
+
+config_option = click.option(
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Settings in TOML; default PAWL_CONFIG, else pawl.toml in this folder if there is one.",
+)
+metrics_option = click.option(
+    "--metrics",
+    "metrics_address",
+    metavar="HOST:PORT",
+    help="Serve metrics for Prometheus there; default PAWL_METRICS_ADDRESS, else not at all.",
+)
+insecure_option = click.option(
+    "--insecure",
+    is_flag=True,
+    default=None,
+    help="Listen beyond loopback although there are no credentials yet.",
+)
 
 
 def client_options(command: F) -> F:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pawl.cli.exits import CommandError, Exit
-from pawl.cli.options import json_option, run
+from pawl.cli.options import (
+    FLAGS,
+    config_option,
+    insecure_option,
+    json_option,
+    metrics_option,
+    run,
+)
 from pawl.cli.output import info_json, print_fields, print_json
 
 if TYPE_CHECKING:
+    from pawl_server.configuration import Configuration
     from pawl_server.settings import Settings
 
+DEV = {"log_level": "warning"}
+"""Settings of `pawl dev` that differ from the usual ones unless something is said about them."""
 NEEDS_SERVER = "this needs the server: pip install 'pawl-workflows[server]'"
 
 
@@ -30,12 +41,15 @@ def require_server() -> None:
         raise CommandError("NOT_INSTALLED", f"{NEEDS_SERVER} ({error})", Exit.USAGE) from None
 
 
-def read_settings(overrides: dict[str, Any]) -> Settings:
-    """Builds the server's settings from options and PAWL_* variables; a bad one is a usage error."""
-    from pawl_server.settings import BadSetting, Settings
+def configure(
+    options: Mapping[str, Any], file: Path | None, defaults: Mapping[str, Any] | None = None
+) -> Configuration:
+    """Puts the server's settings together; a bad one is a usage error. `defaults` replace the usual ones."""
+    from pawl_server.configuration import load
+    from pawl_server.settings import BadSetting
 
     try:
-        return Settings.from_env(overrides)
+        return load(options, flags=FLAGS, file=file, defaults=defaults)
     except BadSetting as error:
         raise CommandError("BAD_SETTING", str(error), Exit.USAGE, {"setting": error.setting}) from None
 
@@ -53,16 +67,11 @@ def read_settings(overrides: dict[str, Any]) -> Settings:
 @click.option(
     "--redis", "redis_url", metavar="URL", help="Use this Redis or Valkey instead of an embedded one."
 )
+@metrics_option
+@config_option
 @click.option("--until-stdin-closes", is_flag=True, hidden=True)
 @json_option
-def dev(
-    data_dir: Path | None,
-    host: str | None,
-    port: int | None,
-    redis_url: str | None,
-    until_stdin_closes: bool,
-    as_json: bool,
-) -> None:
+def dev(file: Path | None, until_stdin_closes: bool, as_json: bool, **options: Any) -> None:
     """Run a server for development, with a private Valkey in one folder.
 
     Nothing else has to be installed or started. The folder keeps its data over restarts and serves one
@@ -70,16 +79,7 @@ def dev(
     unix://) no store is started.
     """
     require_server()
-    settings = read_settings(
-        {
-            "data_dir": data_dir,
-            "host": host,
-            "port": port,
-            "redis_url": redis_url,
-            "log_level": os.environ.get("PAWL_LOG_LEVEL", "warning"),
-        }
-    )
-    serve(settings, as_json=as_json, until_stdin_closes=until_stdin_closes)
+    serve(configure(options, file, DEV), as_json=as_json, until_stdin_closes=until_stdin_closes)
 
 
 @click.command(short_help="Run a server on a Redis or Valkey of your own.")
@@ -91,43 +91,32 @@ def dev(
     "--port", type=click.IntRange(0, 65_535), help="Port to listen on; default PAWL_PORT, else 7295."
 )
 @click.option("--namespace", help="Namespace to work on; default PAWL_NAMESPACE, else default.")
-@click.option(
-    "--insecure", is_flag=True, help="Listen beyond loopback although there are no credentials yet."
-)
+@insecure_option
+@metrics_option
+@config_option
 @json_option
-def server(
-    redis_url: str | None,
-    host: str | None,
-    port: int | None,
-    namespace: str | None,
-    insecure: bool,
-    as_json: bool,
-) -> None:
+def server(file: Path | None, as_json: bool, **options: Any) -> None:
     """Run a server for production, on a Redis or Valkey of your own.
 
-    Any number of servers may share it. Every setting has a PAWL_* variable. SIGTERM lets running turns end
-    before the server stops; calls that wait for a turn are answered DRAINING at once.
+    Any number of servers may share it. Every setting has a PAWL_* variable and a key in pawl.toml; 'pawl
+    config' shows what is in force. SIGTERM lets running turns end before the server stops; calls that wait
+    for a turn are answered DRAINING at once.
     """
     require_server()
-    settings = read_settings(
-        {
-            "redis_url": redis_url,
-            "host": host,
-            "port": port,
-            "namespace": namespace,
-            "insecure": insecure or None,
-        }
-    )
-    if settings.redis_url is None:
-        text = "--redis or PAWL_REDIS_URL must name a store; 'pawl dev' brings its own"
+    configuration = configure(options, file)
+    if configuration.settings.redis_url is None:
+        text = (
+            "--redis, PAWL_REDIS_URL or redis_url in pawl.toml must name a store; 'pawl dev' brings its own"
+        )
         raise CommandError("BAD_SETTING", text, Exit.USAGE, {"setting": "PAWL_REDIS_URL"})
-    serve(settings, as_json=as_json, until_stdin_closes=False)
+    serve(configuration, as_json=as_json, until_stdin_closes=False)
 
 
-def serve(settings: Settings, *, as_json: bool, until_stdin_closes: bool) -> None:
+def serve(configuration: Configuration, *, as_json: bool, until_stdin_closes: bool) -> None:
     """Runs a server until a signal; says on stdout what runs once it can be used."""
     from pawl_server import logs
 
+    settings = configuration.settings
     logs.set_up(settings.log_level, settings.log_format)
     folder = None if settings.redis_url else os.path.abspath(settings.data_dir)
     run(_serve(settings, folder, as_json, until_stdin_closes))
