@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from pawl.v1 import fleet_pb2 as pawl_dot_v1_dot_fleet__pb2
 from pawl.v1 import workflow_type_pb2 as pawl_dot_v1_dot_workflow__type__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpawl/v1/admin_service.proto\x12\x07pawl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bpawl/v1/workflow_type.proto\"\x16\n\x14GetServerInfoRequest\"\xd0\x05\n\x15GetServerInfoResponse\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12\x1f\n\x0bserver_name\x18\x02 \x01(\tR\nserverName\x12\x1d\n\nserver_run\x18\x03 \x01(\tR\tserverRun\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1e\n\npartitions\x18\x05 \x01(\x05R\npartitions\x12\x33\n\ndurability\x18\x06 \x01(\x0e\x32\x13.pawl.v1.DurabilityR\ndurability\x12-\n\x12\x64urability_assumed\x18\x07 \x01(\tR\x11\x64urabilityAssumed\x12\x14\n\x05store\x18\x08 \x01(\tR\x05store\x12\x42\n\x06limits\x18\t \x03(\x0b\x32*.pawl.v1.GetServerInfoResponse.LimitsEntryR\x06limits\x12>\n\rbeat_interval\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationR\x0c\x62\x65\x61tInterval\x12\"\n\x0c\x63\x61pabilities\x18\x0b \x03(\tR\x0c\x63\x61pabilities\x12;\n\x0b\x65ngine_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nengineTime\x12\x39\n\nstart_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tstartTime\x12!\n\x0cvirtual_time\x18\x0e \x01(\x08R\x0bvirtualTime\x12\'\n\x0fstore_reachable\x18\x0f \x01(\x08R\x0estoreReachable\x1a\x39\n\x0bLimitsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x03R\x05value:\x02\x38\x01\"\xbb\x01\n\x16PutWorkflowTypeRequest\x12:\n\rworkflow_type\x18\x01 \x01(\x0b\x32\x15.pawl.v1.WorkflowTypeR\x0cworkflowType\x12\x30\n\x11\x65xpected_revision\x18\x02 \x01(\x03H\x00R\x10\x65xpectedRevision\x88\x01\x01\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestIdB\x14\n\x12_expected_revision\"U\n\x17PutWorkflowTypeResponse\x12:\n\rworkflow_type\x18\x01 \x01(\x0b\x32\x15.pawl.v1.WorkflowTypeR\x0cworkflowType\",\n\x16GetWorkflowTypeRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\"U\n\x17GetWorkflowTypeResponse\x12:\n\rworkflow_type\x18\x01 \x01(\x0b\x32\x15.pawl.v1.WorkflowTypeR\x0cworkflowType\"V\n\x18ListWorkflowTypesRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\"\x81\x01\n\x19ListWorkflowTypesResponse\x12<\n\x0eworkflow_types\x18\x01 \x03(\x0b\x32\x15.pawl.v1.WorkflowTypeR\rworkflowTypes\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\x86\x01\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x14\n\x10\x44URABILITY_FSYNC\x10\x01\x12\x17\n\x13\x44URABILITY_EVERYSEC\x10\x02\x12\x15\n\x11\x44URABILITY_MEMORY\x10\x03\x12\x16\n\x12\x44URABILITY_ASSUMED\x10\x04\x32\xe6\x02\n\x0c\x41\x64minService\x12N\n\rGetServerInfo\x12\x1d.pawl.v1.GetServerInfoRequest\x1a\x1e.pawl.v1.GetServerInfoResponse\x12T\n\x0fPutWorkflowType\x12\x1f.pawl.v1.PutWorkflowTypeRequest\x1a .pawl.v1.PutWorkflowTypeResponse\x12T\n\x0fGetWorkflowType\x12\x1f.pawl.v1.GetWorkflowTypeRequest\x1a .pawl.v1.GetWorkflowTypeResponse\x12Z\n\x11ListWorkflowTypes\x12!.pawl.v1.ListWorkflowTypesRequest\x1a\".pawl.v1.ListWorkflowTypesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpawl/v1/admin_service.proto\x12\x07pawl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13pawl/v1/fleet.proto\x1a\x1bpawl/v1/workflow_type.proto\"\x16\n\x14GetServerInfoRequest\"\x90\x06\n\x15GetServerInfoResponse\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12\x1f\n\x0bserver_name\x18\x02 \x01(\tR\nserverName\x12\x1d\n\nserver_run\x18\x03 \x01(\tR\tserverRun\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1e\n\npartitions\x18\x05 \x01(\x05R\npartitions\x12\x33\n\ndurability\x18\x06 \x01(\x0e\x32\x13.pawl.v1.DurabilityR\ndurability\x12-\n\x12\x64urability_assumed\x18\x07 \x01(\tR\x11\x64urabilityAssumed\x12\x14\n\x05store\x18\x08 \x01(\tR\x05store\x12\x42\n\x06limits\x18\t \x03(\x0b\x32*.pawl.v1.GetServerInfoResponse.LimitsEntryR\x06limits\x12>\n\rbeat_interval\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationR\x0c\x62\x65\x61tInterval\x12\"\n\x0c\x63\x61pabilities\x18\x0b \x03(\tR\x0c\x63\x61pabilities\x12;\n\x0b\x65ngine_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nengineTime\x12\x39\n\nstart_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tstartTime\x12!\n\x0cvirtual_time\x18\x0e \x01(\x08R\x0bvirtualTime\x12\'\n\x0fstore_reachable\x18\x0f \x01(\x08R\x0estoreReachable\x12\x18\n\x07\x61\x64\x64ress\x18\x10 \x01(\tR\x07\x61\x64\x64ress\x12$\n\x05\x66leet\x18\x11 \x01(\x0b\x32\x0e.pawl.v1.FleetR\x05\x66leet\x1a\x39\n\x0bLimitsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x03R\x05value:\x02\x38\x01\"\xbb\x01\n\x16PutWorkflowTypeRequest\x12:\n\rworkflow_type\x18\x01 \x01(\x0b\x32\x15.pawl.v1.WorkflowTypeR\x0cworkflowType\x12\x30\n\x11\x65xpected_revision\x18\x02 \x01(\x03H\x00R\x10\x65xpectedRevision\x88\x01\x01\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestIdB\x14\n\x12_expected_revision\"U\n\x17PutWorkflowTypeResponse\x12:\n\rworkflow_type\x18\x01 \x01(\x0b\x32\x15.pawl.v1.WorkflowTypeR\x0cworkflowType\",\n\x16GetWorkflowTypeRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\"U\n\x17GetWorkflowTypeResponse\x12:\n\rworkflow_type\x18\x01 \x01(\x0b\x32\x15.pawl.v1.WorkflowTypeR\x0cworkflowType\"V\n\x18ListWorkflowTypesRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\"\x81\x01\n\x19ListWorkflowTypesResponse\x12<\n\x0eworkflow_types\x18\x01 \x03(\x0b\x32\x15.pawl.v1.WorkflowTypeR\rworkflowTypes\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\x86\x01\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x14\n\x10\x44URABILITY_FSYNC\x10\x01\x12\x17\n\x13\x44URABILITY_EVERYSEC\x10\x02\x12\x15\n\x11\x44URABILITY_MEMORY\x10\x03\x12\x16\n\x12\x44URABILITY_ASSUMED\x10\x04\x32\xe6\x02\n\x0c\x41\x64minService\x12N\n\rGetServerInfo\x12\x1d.pawl.v1.GetServerInfoRequest\x1a\x1e.pawl.v1.GetServerInfoResponse\x12T\n\x0fPutWorkflowType\x12\x1f.pawl.v1.PutWorkflowTypeRequest\x1a .pawl.v1.PutWorkflowTypeResponse\x12T\n\x0fGetWorkflowType\x12\x1f.pawl.v1.GetWorkflowTypeRequest\x1a .pawl.v1.GetWorkflowTypeResponse\x12Z\n\x11ListWorkflowTypes\x12!.pawl.v1.ListWorkflowTypesRequest\x1a\".pawl.v1.ListWorkflowTypesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,26 +37,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._loaded_options = None
   _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_options = b'8\001'
-  _globals['_DURABILITY']._serialized_start=1512
-  _globals['_DURABILITY']._serialized_end=1646
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=134
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=156
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=159
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=879
-  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_start=822
-  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_end=879
-  _globals['_PUTWORKFLOWTYPEREQUEST']._serialized_start=882
-  _globals['_PUTWORKFLOWTYPEREQUEST']._serialized_end=1069
-  _globals['_PUTWORKFLOWTYPERESPONSE']._serialized_start=1071
-  _globals['_PUTWORKFLOWTYPERESPONSE']._serialized_end=1156
-  _globals['_GETWORKFLOWTYPEREQUEST']._serialized_start=1158
-  _globals['_GETWORKFLOWTYPEREQUEST']._serialized_end=1202
-  _globals['_GETWORKFLOWTYPERESPONSE']._serialized_start=1204
-  _globals['_GETWORKFLOWTYPERESPONSE']._serialized_end=1289
-  _globals['_LISTWORKFLOWTYPESREQUEST']._serialized_start=1291
-  _globals['_LISTWORKFLOWTYPESREQUEST']._serialized_end=1377
-  _globals['_LISTWORKFLOWTYPESRESPONSE']._serialized_start=1380
-  _globals['_LISTWORKFLOWTYPESRESPONSE']._serialized_end=1509
-  _globals['_ADMINSERVICE']._serialized_start=1649
-  _globals['_ADMINSERVICE']._serialized_end=2007
+  _globals['_DURABILITY']._serialized_start=1597
+  _globals['_DURABILITY']._serialized_end=1731
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=155
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=177
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=180
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=964
+  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_start=907
+  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_end=964
+  _globals['_PUTWORKFLOWTYPEREQUEST']._serialized_start=967
+  _globals['_PUTWORKFLOWTYPEREQUEST']._serialized_end=1154
+  _globals['_PUTWORKFLOWTYPERESPONSE']._serialized_start=1156
+  _globals['_PUTWORKFLOWTYPERESPONSE']._serialized_end=1241
+  _globals['_GETWORKFLOWTYPEREQUEST']._serialized_start=1243
+  _globals['_GETWORKFLOWTYPEREQUEST']._serialized_end=1287
+  _globals['_GETWORKFLOWTYPERESPONSE']._serialized_start=1289
+  _globals['_GETWORKFLOWTYPERESPONSE']._serialized_end=1374
+  _globals['_LISTWORKFLOWTYPESREQUEST']._serialized_start=1376
+  _globals['_LISTWORKFLOWTYPESREQUEST']._serialized_end=1462
+  _globals['_LISTWORKFLOWTYPESRESPONSE']._serialized_start=1465
+  _globals['_LISTWORKFLOWTYPESRESPONSE']._serialized_end=1594
+  _globals['_ADMINSERVICE']._serialized_start=1734
+  _globals['_ADMINSERVICE']._serialized_end=2092
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from pawl.v1 import fleet_pb2 as _fleet_pb2
 from pawl.v1 import workflow_type_pb2 as _workflow_type_pb2
 import builtins as _builtins
 import sys
@@ -112,6 +113,8 @@ class GetServerInfoResponse(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     VIRTUAL_TIME_FIELD_NUMBER: _builtins.int
     STORE_REACHABLE_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    FLEET_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the server, for example "0.1.0"."""
     server_name: _builtins.str
@@ -134,6 +137,8 @@ class GetServerInfoResponse(_message.Message):
     """True if the store answered just now. While it does not, calls that need it fail with STORE_UNAVAILABLE, and
     `engine_time` is carried on from the store's last answer.
     """
+    address: _builtins.str
+    """Address to reach this very server, past any load balancer; empty if it knows none."""
     @_builtins.property
     def limits(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Limits in force, by name: see docs/reference/settings."""
@@ -154,6 +159,10 @@ class GetServerInfoResponse(_message.Message):
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """Engine time at which this server started."""
 
+    @_builtins.property
+    def fleet(self) -> _fleet_pb2.Fleet:
+        """The servers that hand out turns of the namespace at the moment; this one too unless it is stopping."""
+
     def __init__(
         self,
         *,
@@ -172,10 +181,12 @@ class GetServerInfoResponse(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         virtual_time: _builtins.bool = ...,
         store_reachable: _builtins.bool = ...,
+        address: _builtins.str = ...,
+        fleet: _fleet_pb2.Fleet | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["beat_interval", b"beat_interval", "engine_time", b"engine_time", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat_interval", b"beat_interval", "engine_time", b"engine_time", "fleet", b"fleet", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_interval", b"beat_interval", "capabilities", b"capabilities", "durability", b"durability", "durability_assumed", b"durability_assumed", "engine_time", b"engine_time", "limits", b"limits", "namespace", b"namespace", "partitions", b"partitions", "server_name", b"server_name", "server_run", b"server_run", "start_time", b"start_time", "store", b"store", "store_reachable", b"store_reachable", "version", b"version", "virtual_time", b"virtual_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "beat_interval", b"beat_interval", "capabilities", b"capabilities", "durability", b"durability", "durability_assumed", b"durability_assumed", "engine_time", b"engine_time", "fleet", b"fleet", "limits", b"limits", "namespace", b"namespace", "partitions", b"partitions", "server_name", b"server_name", "server_run", b"server_run", "start_time", b"start_time", "store", b"store", "store_reachable", b"store_reachable", "version", b"version", "virtual_time", b"virtual_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

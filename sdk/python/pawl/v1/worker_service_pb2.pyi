@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from pawl.v1 import failure_pb2 as _failure_pb2
+from pawl.v1 import fleet_pb2 as _fleet_pb2
 from pawl.v1 import message_service_pb2 as _message_service_pb2
 from pawl.v1 import payload_pb2 as _payload_pb2
 from pawl.v1 import step_pb2 as _step_pb2
@@ -38,6 +39,7 @@ class WorkRequest(_message.Message):
     CREDITS_TOTAL_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    ADOPTIONS_FIELD_NUMBER: _builtins.int
     received_through: _builtins.int
     """Highest `WorkResponse.frame` received so far. Accepts every turn delivered up to there."""
     credits_total: _builtins.int
@@ -58,6 +60,10 @@ class WorkRequest(_message.Message):
     def beat(self) -> Global___Beat:
         """Says that the worker is alive, and which leases it holds on this stream."""
 
+    @_builtins.property
+    def adoptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Adoption]:
+        """Moves leases of the session to this stream, at most 256 in all. Taken in before everything else of the frame."""
+
     def __init__(
         self,
         *,
@@ -67,10 +73,11 @@ class WorkRequest(_message.Message):
         credits_total: _builtins.int = ...,
         beat: Global___Beat | None = ...,
         end: _builtins.bool = ...,
+        adoptions: _abc.Iterable[Global___Adoption] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "commands", b"commands", "credits_total", b"credits_total", "end", b"end", "hello", b"hello", "received_through", b"received_through"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adoptions", b"adoptions", "beat", b"beat", "commands", b"commands", "credits_total", b"credits_total", "end", b"end", "hello", b"hello", "received_through", b"received_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -114,8 +121,9 @@ class WorkHello(_message.Message):
     session: _builtins.str
     """Id of the worker process, `[A-Za-z0-9_.-]{1,128}`, the same on all its streams."""
     stream_ordinal: _builtins.int
-    """Number of this stream within the session, 1 to 2^53 - 1, rising with each stream opened. The highest one wins a lease
-    in an adoption; commands are judged by the lease alone.
+    """Number of this stream within the session, 1 to 2^53 - 1. Numbers rise with each stream opened and with each other
+    decision of the worker about where leases belong (`Adoption`, RenewLeases with `detach`): the highest one wins a lease.
+    Commands are judged by the lease alone.
     """
     sdk: _builtins.str
     """Name of the SDK, for example "pawl-python"."""
@@ -139,8 +147,8 @@ class WorkHello(_message.Message):
 
     @_builtins.property
     def leases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Leases held from earlier streams of the session, at most 256 here; more by AdoptLeases. Each is answered by a
-        LeaseEvent.
+        """Leases held from earlier streams of the session, at most 256 here; more by `WorkRequest.adoptions`. Each is answered
+        by a LeaseEvent.
         """
 
     def __init__(
@@ -233,6 +241,38 @@ class Beat(_message.Message):
 Global___Beat: _TypeAlias = Beat  # noqa: Y015
 
 @_typing.final
+class Adoption(_message.Message):
+    """Leases that the worker wants on this stream from now on, whichever stream of the session they were on. Each is answered
+    by a LeaseEvent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDINAL_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    ordinal: _builtins.int
+    """Number of this decision, as in `WorkHello.stream_ordinal`. A lease for which a higher one was heard stays where it is
+    (SUPERSEDED).
+    """
+    @_builtins.property
+    def leases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The leases."""
+
+    def __init__(
+        self,
+        *,
+        ordinal: _builtins.int = ...,
+        leases: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leases", b"leases", "ordinal", b"ordinal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Adoption: _TypeAlias = Adoption  # noqa: Y015
+
+@_typing.final
 class WorkResponse(_message.Message):
     """One frame from server to worker."""
 
@@ -245,6 +285,7 @@ class WorkResponse(_message.Message):
     LEASE_EVENTS_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    FLEET_FIELD_NUMBER: _builtins.int
     frame: _builtins.int
     """Number of the frame on this stream, from 1 without gaps."""
     @_builtins.property
@@ -273,6 +314,12 @@ class WorkResponse(_message.Message):
         turns here, and never takes back a turn that is being executed.
         """
 
+    @_builtins.property
+    def fleet(self) -> _fleet_pb2.Fleet:
+        """The servers of the namespace: in the first frame, and again whenever they change. A worker may open a stream to each of
+        them, and should not open more than four.
+        """
+
     def __init__(
         self,
         *,
@@ -283,10 +330,11 @@ class WorkResponse(_message.Message):
         lease_events: _abc.Iterable[Global___LeaseEvent] | None = ...,
         beat: Global___ServerBeat | None = ...,
         drain: Global___Drain | None = ...,
+        fleet: _fleet_pb2.Fleet | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "drain", b"drain", "hello", b"hello"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "drain", b"drain", "fleet", b"fleet", "hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "drain", b"drain", "frame", b"frame", "hello", b"hello", "lease_events", b"lease_events", "results", b"results", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "drain", b"drain", "fleet", b"fleet", "frame", b"frame", "hello", b"hello", "lease_events", b"lease_events", "results", b"results", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -388,14 +436,14 @@ Global___ServerBeat: _TypeAlias = ServerBeat  # noqa: Y015
 
 @_typing.final
 class Drain(_message.Message):
-    """Asks a worker to move."""
+    """Asks a worker to move, because the server stops or because the stream is so old that load should be spread anew."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     GRACE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def grace(self) -> _duration_pb2.Duration:
-        """When the server will end the stream by itself."""
+        """When the server will end the stream by itself, whatever runs on it; unset if it will not before the last turn ends."""
 
     def __init__(
         self,
@@ -1029,8 +1077,13 @@ class RenewLeasesRequest(_message.Message):
 
     LEASES_FIELD_NUMBER: _builtins.int
     DETACH_FIELD_NUMBER: _builtins.int
+    ORDINAL_FIELD_NUMBER: _builtins.int
     detach: _builtins.bool
-    """Also parts the leases from their stream."""
+    """Also parts the leases from their stream. Repeat it at a third of what remains until a stream has adopted them."""
+    ordinal: _builtins.int
+    """With `detach`: number of this decision, as in `WorkHello.stream_ordinal`. A lease that a stream with a higher one has
+    taken meanwhile stays with it, and is renewed. 0 parts every lease.
+    """
     @_builtins.property
     def leases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """1 to 256 leases."""
@@ -1040,10 +1093,11 @@ class RenewLeasesRequest(_message.Message):
         *,
         leases: _abc.Iterable[_builtins.bytes] | None = ...,
         detach: _builtins.bool = ...,
+        ordinal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "leases", b"leases"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "leases", b"leases", "ordinal", b"ordinal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

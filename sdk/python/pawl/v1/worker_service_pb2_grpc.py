@@ -112,7 +112,7 @@ class WorkerServiceServicer:
     def RenewLeases(self, request, context):
         """Renews up to 256 leases, each on its own, and counts as acceptance. Needs no stream: a watchdog thread or a worker
         between two streams uses it. With `detach` it also parts the leases from their stream, so that the end of that
-        stream no longer shortens them.
+        stream no longer shortens them; from then on they last 10 s, and one that runs out counts as lost, not as failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

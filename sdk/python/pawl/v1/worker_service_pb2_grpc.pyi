@@ -45,7 +45,7 @@ class WorkerServiceStub:
     RenewLeases: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.RenewLeasesRequest, _worker_service_pb2.RenewLeasesResponse]
     """Renews up to 256 leases, each on its own, and counts as acceptance. Needs no stream: a watchdog thread or a worker
     between two streams uses it. With `detach` it also parts the leases from their stream, so that the end of that
-    stream no longer shortens them.
+    stream no longer shortens them; from then on they last 10 s, and one that runs out counts as lost, not as failed.
     """
     AdoptLeases: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.AdoptLeasesRequest, _worker_service_pb2.AdoptLeasesResponse]
     """Moves up to 256 leases to an open work stream of the same session on this server, and renews them."""
@@ -94,7 +94,7 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     RenewLeases: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.RenewLeasesRequest, _worker_service_pb2.RenewLeasesResponse]  # type: ignore[assignment]
     """Renews up to 256 leases, each on its own, and counts as acceptance. Needs no stream: a watchdog thread or a worker
     between two streams uses it. With `detach` it also parts the leases from their stream, so that the end of that
-    stream no longer shortens them.
+    stream no longer shortens them; from then on they last 10 s, and one that runs out counts as lost, not as failed.
     """
     AdoptLeases: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.AdoptLeasesRequest, _worker_service_pb2.AdoptLeasesResponse]  # type: ignore[assignment]
     """Moves up to 256 leases to an open work stream of the same session on this server, and renews them."""
@@ -152,7 +152,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_worker_service_pb2.RenewLeasesResponse, _abc.Awaitable[_worker_service_pb2.RenewLeasesResponse]]:
         """Renews up to 256 leases, each on its own, and counts as acceptance. Needs no stream: a watchdog thread or a worker
         between two streams uses it. With `detach` it also parts the leases from their stream, so that the end of that
-        stream no longer shortens them.
+        stream no longer shortens them; from then on they last 10 s, and one that runs out counts as lost, not as failed.
         """
 
     @_abc_1.abstractmethod
