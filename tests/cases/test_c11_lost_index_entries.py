@@ -40,10 +40,11 @@ async def test_a_running_turn_without_its_timer_is_taken_back_from_a_worker_that
         lease_timeout = Duration(seconds=LEASE_S)
         turn = await started(api, dies, lease_timeout=lease_timeout)
         await dies.command(turn, checkpoint("one"))
-        # Parted from its stream, so that nothing but the timer ends the lease.
-        detach = pb.RenewLeasesRequest(leases=[turn.lease], detach=True)
-        answer = await api.workers.RenewLeases(detach, timeout=CALL_S)
-        assert answer.results[0].remaining.ToMilliseconds() > 0
+        # Parted from its stream and then held for its own time, so that nothing but the timer ends it.
+        for detach in (True, False):
+            renewal = pb.RenewLeasesRequest(leases=[turn.lease], detach=detach)
+            answer = await api.workers.RenewLeases(renewal, timeout=CALL_S)
+            assert answer.results[0].remaining.ToMilliseconds() > 0
     lose(stored, "lease")
     async with Stream(api, credits=1, session="lives") as lives:
         again = await lives.turn()

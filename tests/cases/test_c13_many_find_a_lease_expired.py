@@ -48,8 +48,8 @@ async def test_one_of_twenty_passes_ends_the_lease(engine: Engine, redis_server:
     hand = Hand(engine)
     claimed = await hand.claim("a")
     partition = engine.store.partition_of("a")
-    item = scripts.RenewItem("a", claimed.incarnation, claimed.turn, claimed.fence)
-    await scripts.renew(partition, now_ms=engine.now_ms, server="s", detach=False, items=[item])
+    item = scripts.RenewItem("a", claimed.incarnation, claimed.turn, claimed.fence, 0)
+    await scripts.renew(partition, now_ms=engine.now_ms, server="s", detach_ms=0, items=[item])
     engine.now_ms += 1_001
     with redis_server.connections(CONNECTIONS) as controls:
         fired = expire_from(controls, partition.tag, engine.now_ms)
@@ -65,8 +65,9 @@ async def test_a_lease_ends_once_while_everybody_looks(
     async with Stream(api, credits=1) as stream:
         turn = await started(api, stream, lease_timeout=Duration(seconds=1))
         await stream.command(turn, checkpoint("one"))
-        detach = pb.RenewLeasesRequest(leases=[turn.lease], detach=True)
-        await api.workers.RenewLeases(detach, timeout=CALL_S)
+        for detach in (True, False):  # held for its own time by a worker without a stream
+            renewal = pb.RenewLeasesRequest(leases=[turn.lease], detach=detach)
+            await api.workers.RenewLeases(renewal, timeout=CALL_S)
     fired: list[scripts.ExpireFired] = []
     with redis_server.connections(CONNECTIONS) as controls:
 

@@ -257,20 +257,35 @@ async def test_what_is_over_cant_be_adopted(api: Api) -> None:
             assert refusal(events[again.lease]) == ("LEASE_ENDED", {"how": "released"})
 
 
-@pytest.mark.spec("R-LEASE-6")
+@pytest.mark.spec("R-LEASE-6", "R-LEASE-10")
 async def test_a_detached_lease_outlives_its_stream(api: Api, stored: Stored) -> None:
     async with Stream(api, credits=1) as stream, Stream(api, session="other", credits=1) as other:
         kept = await given(api, stream, "a")
         lost = await given(api, other, "b")
         holders = {kept.lease: stream, lost.lease: other}
-        request = pb.RenewLeasesRequest(leases=[kept.lease], detach=True)
-        await api.workers.RenewLeases(request, timeout=CALL_S)
+        request = pb.RenewLeasesRequest(leases=[kept.lease], detach=True, ordinal=1)
+        answer = await api.workers.RenewLeases(request, timeout=CALL_S)
+        assert 9 <= answer.results[0].remaining.ToTimedelta().total_seconds() <= 10
+        deadline_ms = stored.record("a").deadline_ms
         holders[kept.lease].cut()
         await wait_until(lambda: stream._reader is not None and stream._reader.done())
         holders[lost.lease].cut()
         await wait_until(lambda: stored.orphaned("b") or stored.record("b").lost)
         record = stored.record("a")
-        assert (record.orphaned, record.conn, record.state) == (False, 0, TURN_STATE_RUNNING)
+        assert (record.deadline_ms, record.conn, record.state) == (deadline_ms, 0, TURN_STATE_RUNNING)
+
+
+@pytest.mark.spec("R-LEASE-10", "R-API-1")
+async def test_a_detach_names_its_place_among_the_decisions(api: Api, stored: Stored) -> None:
+    async with Stream(api, ordinal=7, credits=1) as stream:
+        turn = await given(api, stream)
+        late = pb.RenewLeasesRequest(leases=[turn.lease], detach=True, ordinal=6)
+        answer = await api.workers.RenewLeases(late, timeout=CALL_S)
+        assert answer.results[0].remaining.seconds >= 59
+        assert stored.record("a").conn != 0
+        bad = pb.RenewLeasesRequest(leases=[turn.lease], detach=True, ordinal=-1)
+        problem = await refusal_of(api.workers.RenewLeases(bad, timeout=CALL_S))
+        assert (problem.reason, problem.metadata["field"]) == ("INVALID_FIELD", "ordinal")
 
 
 @pytest.mark.spec("R-LEASE-8")

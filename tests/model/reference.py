@@ -241,14 +241,15 @@ class Reference:
             return ("LEASE_ENDED", at.previous.how), None
         return ("STALE_FENCE",), None
 
-    def renew(self, id: str, inc: int, turn: int, fence: int, detach: bool) -> Reply:
+    def renew(self, id: str, inc: int, turn: int, fence: int, ordinal: int, detach_ms: int) -> Reply:
         refusal, held = self._check(id, inc, turn, fence)
         if refusal:
             return refusal
         self._alive(*held)
         lease: Lease = held[2]
-        if detach:
+        if detach_ms and (not ordinal or not lease.conn or int(lease.conn.split(".")[1]) <= ordinal):
             lease.conn = ""
+            self._orphan(lease, detach_ms)
         return ("OK", max(0, lease.deadline - self.now))
 
     def adopt(self, id: str, inc: int, turn: int, fence: int, conn: str) -> Reply:

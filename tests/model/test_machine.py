@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 
 from pawl_server.store import records
 from tests.model.reference import Instance, Reference, Settings
-from tests.support.driver import Driver, digest_of, state_name
+from tests.support.driver import DETACHED_MS, Driver, digest_of, state_name
 from tests.support.lua_harness import START_MS, State
 from tests.support.redis_server import RedisServer
 
@@ -219,7 +219,14 @@ class Machine(RuleBasedStateMachine):
         if sign == "adopt":
             self.call("adopt", {**lease, "conn": conn}, fault)
         else:
-            self.call("renew", lease, fault, detach=sign == "detach")
+            self.call(
+                "renew", {**lease, "ordinal": 0}, fault, detach_ms=DETACHED_MS if sign == "detach" else 0
+            )
+
+    @rule(which=leases, ordinal=st.integers(1, 3), fault=faults)
+    def detach_up_to(self, which: int, ordinal: int, fault: str) -> None:
+        item = {**self.pick(which).lease, "ordinal": ordinal}
+        self.call("renew", item, fault, detach_ms=DETACHED_MS)
 
     @rule(which=leases, step=steps, skew=skews, size=st.sampled_from([1, 20, 21]), fault=faults)
     def checkpoint(self, which: int, step: str, skew: int, size: int, fault: str) -> None:

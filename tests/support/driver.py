@@ -27,6 +27,7 @@ from tests.support.invariants import constants, violations
 from tests.support.lua_harness import Harness, State, changes
 
 TV = "t:v1"
+DETACHED_MS = 10_000
 COMMANDS = frozenset({"checkpoint", "finish", "fail", "release"})
 
 
@@ -258,9 +259,13 @@ class Held:
             self.n = max(self.n, item["n"])
         return reply
 
-    def renew(self, *, detach: bool = False) -> Any:
+    def renew(self) -> Any:
         """Says that the worker is there; receives the delivery."""
-        return self.driver.one("renew", **self.lease, detach=detach)
+        return self.driver.one("renew", **self.lease)
+
+    def detach(self, ordinal: int = 0) -> Any:
+        """Says that the worker is there, but has no stream."""
+        return self.driver.one("renew", **self.lease, ordinal=ordinal, detach_ms=DETACHED_MS)
 
     def adopt(self, conn: str) -> Any:
         """Moves the lease to another stream."""

@@ -187,7 +187,7 @@ def test_the_end_of_a_lease_is_told_to_the_server_of_its_stream(driver: Driver) 
         driver.send(name)
     driver.take("a", conn="s1.4.7")
     driver.take("b", conn="s2.1.1")
-    driver.take("c", conn="s1.4.7").renew(detach=True)
+    driver.take("c", conn="s1.4.7").detach()
     driver.lease("d", conn="s1.4.8")
     with listening(driver, "s1", "s2") as (one, two):
         driver.later(60_000)

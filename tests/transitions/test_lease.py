@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.driver import Driver
+from tests.support.driver import DETACHED_MS, Driver
 from tests.support.lua_harness import changes
 
 LEASE_MS = 60_000
@@ -102,7 +102,7 @@ def test_no_renewal_brings_back_a_lease_that_ended(driver: Driver, end: str, how
     else:
         getattr(held, end)()
     with driver.unchanged():
-        for reply in (held.renew(), held.renew(detach=True), held.adopt("s.9.9"), held.orphan()):
+        for reply in (held.renew(), held.detach(), held.adopt("s.9.9"), held.orphan()):
             assert (reply.word, reply.how) == ("LEASE_ENDED", how)
 
 
@@ -124,12 +124,62 @@ def test_the_end_of_the_lease_before_is_still_known(driver: Driver) -> None:
 def test_a_detached_lease_survives_the_end_of_its_stream(driver: Driver) -> None:
     driver.send()
     held = driver.take()
-    assert held.renew(detach=True).word == "OK"
+    assert held.detach().word == "OK"
     assert driver.record().conn == 0
     with driver.unchanged():
         assert held.orphan().word == "SUPERSEDED"
-        assert held.renew(detach=True).word == "OK"
+        assert held.detach().word == "OK"
     assert held.adopt("s.1.1").word == "OK"
+    assert (left(driver), driver.record().orphaned) == (LEASE_MS, False)
+
+
+@pytest.mark.spec("R-LEASE-10", "R-EXPIRE-3")
+def test_a_detached_lease_that_runs_out_is_lost(driver: Driver) -> None:
+    driver.send()
+    held = driver.take()
+    assert held.detach().remaining_ms == DETACHED_MS
+    driver.later(DETACHED_MS - 1)
+    assert held.detach().remaining_ms == DETACHED_MS, "and lasts while its worker says so"
+    driver.later(DETACHED_MS)
+    assert [reply.outcome for reply in driver.expire()] == ["lost"]
+    assert (driver.record().failures, driver.record().lost) == (0, 1)
+
+
+@pytest.mark.spec("R-LEASE-10")
+def test_detaching_never_lengthens_a_lease(driver: Driver) -> None:
+    driver.put_type(lease_ms=1_000, attempt_timeout_ms=5_000)
+    driver.send()
+    held = driver.take()
+    assert held.detach().remaining_ms == 1_000
+    driver.later(4_500)
+    assert held.detach().remaining_ms == 500, "nor beyond the attempt timeout"
+
+
+@pytest.mark.spec("R-LEASE-3", "R-LEASE-10")
+def test_detaching_receives_and_starts_the_attempt(driver: Driver) -> None:
+    driver.send()
+    held = driver.lease()
+    before = driver.state()
+    assert held.detach().word == "OK"
+    assert set(changes(before, driver.state())) == {"i:a r", "e:a", "due lease:a"}
+    record = driver.record()
+    assert (record.accepted, record.orphaned, record.attempt) == (True, True, 1)
+
+
+@pytest.mark.spec("R-LEASE-10")
+@pytest.mark.parametrize(("ordinal", "detached"), [(0, True), (4, True), (3, True), (2, False)])
+def test_a_detach_parts_no_lease_from_a_later_decision(driver: Driver, ordinal: int, detached: bool) -> None:
+    driver.send()
+    held = driver.take(conn="s.3.7")
+    driver.later(LEASE_MS // 2)
+    reply = held.detach(ordinal)
+    assert reply.word == "OK"
+    if detached:
+        assert (driver.record().conn, reply.remaining_ms) == (0, DETACHED_MS)
+    else:
+        assert (driver.record().conn, reply.remaining_ms) == (b"s.3.7", LEASE_MS), "it is a sign of life"
+    held.detach(ordinal)
+    assert driver.record().orphaned is detached
 
 
 @pytest.mark.spec("R-LEASE-7")
@@ -202,7 +252,7 @@ def test_orphaning_carries_what_the_stream_had_received(driver: Driver) -> None:
     assert (driver.record("a").lost, driver.record("b").lost) == (1, 0)
 
 
-@pytest.mark.parametrize("sign", ["renew", "detach", "adopt", "checkpoint"])
+@pytest.mark.parametrize("sign", ["renew", "adopt", "checkpoint"])
 @pytest.mark.spec("R-LEASE-8", "R-FAIL-4")
 def test_any_sign_of_life_restores_an_orphaned_lease(driver: Driver, sign: str) -> None:
     driver.send()
@@ -211,7 +261,6 @@ def test_any_sign_of_life_restores_an_orphaned_lease(driver: Driver, sign: str) 
     driver.later(299)
     signs = {
         "renew": held.renew,
-        "detach": lambda: held.renew(detach=True),
         "adopt": lambda: held.adopt("s.2.1"),
         "checkpoint": held.checkpoint,
     }
@@ -348,10 +397,10 @@ def test_detach_and_orphan_in_both_orders(driver: Driver) -> None:
     driver.send("a")
     driver.send("b")
     first, second = driver.claim(2)
-    first.renew(detach=True)
+    first.detach()
     assert first.orphan(accepted=True).word == "SUPERSEDED"
     second.orphan(accepted=True)
-    second.renew(detach=True)
-    driver.later(10_000)
+    assert second.detach().remaining_ms == DETACHED_MS, "longer than the grace of its stream"
+    driver.later(DETACHED_MS - 1)
     assert driver.expire() == []
     assert [driver.record(name).lost for name in ("a", "b")] == [0, 0]

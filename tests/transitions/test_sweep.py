@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.driver import TV, Driver
+from tests.support.driver import DETACHED_MS, TV, Driver
 
 
 def remove(driver: Driver, key: str, member: str) -> None:
@@ -149,9 +149,10 @@ def test_leases_of_dead_servers_are_orphaned(driver: Driver) -> None:
     first, second, third, fourth = [
         driver.take(name, conn=conn) for name, conn in zip("abcd", streams, strict=True)
     ]
-    fourth.renew(detach=True)
+    fourth.detach()
     assert driver.sweep(dead="dead1,dead2,dead", grace_ms=5_000) == (0, 2)
-    assert [driver.record(name).orphaned for name in "abcd"] == [True, False, True, False]
+    assert [driver.record(name).orphaned for name in "abcd"] == [True, False, True, True]
+    assert driver.record("d").deadline_ms == driver.now + DETACHED_MS, "as it was"
     driver.later(4_999)
     assert first.renew().word == "OK"
     driver.later(1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery.dispatcher import Dispatcher
-from pawl_server.delivery.hello import read_hello, server_hello
+from pawl_server.delivery.hello import check_ordinal, read_hello, server_hello
 from pawl_server.delivery.sessions import Hello, WorkSession, deaf, silent
 from pawl_server.delivery.wakeups import Wakeups
 from pawl_server.domain.errors import Reason, Refused
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pawl_server.engine.core import Engine
     from pawl_server.settings import Settings
 
-__all__ = ["Delivery", "WorkSession", "read_hello"]
+__all__ = ["Delivery", "WorkSession", "check_ordinal", "read_hello"]
 
 log = logging.getLogger(__name__)
 

@@ -32,8 +32,7 @@ def read_hello(first: pb.WorkRequest) -> Hello:
         raise InvalidField("hello", "is missing: it opens the stream and must be in the first frame")
     hello = first.hello
     check_id("hello.session", hello.session)
-    if not 0 < hello.stream_ordinal < MAX_ORDINAL:
-        raise InvalidField("hello.stream_ordinal", f"is {hello.stream_ordinal}, not 1 to {MAX_ORDINAL - 1}")
+    check_ordinal("hello.stream_ordinal", hello.stream_ordinal)
     _check_count("hello.workflows", len(hello.workflows), WORKFLOWS_PER_HELLO, least=1)
     _check_count("hello.leases", len(hello.leases), LEASES_PER_REQUEST)
     _check_count("hello.labels", len(hello.labels), LABELS)
@@ -41,6 +40,13 @@ def read_hello(first: pb.WorkRequest) -> Hello:
         if max(len(key.encode()), len(value.encode())) > LABEL_BYTES:
             raise InvalidField("hello.labels", f"has a key or value of more than {LABEL_BYTES} bytes")
     return Hello(hello.session, hello.stream_ordinal, _types(hello), tuple(hello.leases), _max_frame(hello))
+
+
+def check_ordinal(field: str, ordinal: int, least: int = 1) -> int:
+    """A number of a session's decisions about leases. Raises InvalidField."""
+    if not least <= ordinal < MAX_ORDINAL:
+        raise InvalidField(field, f"is {ordinal}, not {least} to {MAX_ORDINAL - 1}")
+    return ordinal
 
 
 def _types(hello: pb.WorkHello) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 COMMANDS_PER_CALL = 64
 RENEWALS_PER_CALL = 256
 CLAIM_BYTES = 1 << 20
+DETACHED_MS = 10_000
+"""How long a lease lasts that belongs to no stream: the worker renews it until a stream has adopted it."""
 
 OnDue = Callable[["PartitionHandle", int, int], None]
 """Gets a partition, an engine time at which something there is due, and the engine time now; both in ms."""
@@ -58,8 +60,10 @@ class Leases:
         )
         self._fail = self._collectors(scripts.FAIL, self._fail_args, scripts.fail_decode, None, self._failed)
         self._release = self._collectors(scripts.RELEASE, self._release_args, scripts.release_decode)
-        self._renew = self._collectors(scripts.RENEW, partial(self._renew_args, False), scripts.renew_decode)
-        self._detach = self._collectors(scripts.RENEW, partial(self._renew_args, True), scripts.renew_decode)
+        self._renew = self._collectors(scripts.RENEW, partial(self._renew_args, 0), scripts.renew_decode)
+        self._detach = self._collectors(
+            scripts.RENEW, partial(self._renew_args, DETACHED_MS), scripts.renew_decode
+        )
         self._adopt = self._collectors(scripts.ADOPT, self._adopt_args, scripts.adopt_decode)
 
     def _collectors(
@@ -102,10 +106,13 @@ class Leases:
 
     # Holding
 
-    def renew(self, lease: Lease, done: Done, context: Any, *, detach: bool = False) -> None:
-        """Extends a lease and accepts its delivery; `detach` parts it from its stream."""
-        collectors = self._detach if detach else self._renew
-        collectors[lease.partition].add(scripts.RenewItem._make(lease[1:]), done, context)
+    def renew(self, lease: Lease, done: Done, context: Any) -> None:
+        """Extends a lease and accepts its delivery."""
+        self._renew[lease.partition].add(scripts.RenewItem._make((*lease[1:], 0)), done, context)
+
+    def detach(self, lease: Lease, ordinal: int, done: Done, context: Any) -> None:
+        """Parts a lease from its stream, unless a higher ordinal has taken it; it lasts DETACHED_MS then."""
+        self._detach[lease.partition].add(scripts.RenewItem._make((*lease[1:], ordinal)), done, context)
 
     def adopt(self, lease: Lease, conn: str, done: Done, context: Any) -> None:
         """Moves a lease to a stream and renews it."""
@@ -132,11 +139,13 @@ class Leases:
                 answered = partial(self._orphaned, partition)
                 call(partition, scripts.ORPHAN, argv, scripts.orphan_decode, answered)
 
-    async def renew_all(self, leases: Sequence[Lease], *, detach: bool) -> list[Any]:
+    async def renew_all(self, leases: Sequence[Lease]) -> list[Any]:
         """Renews each on its own; the replies of `renew`, or StoreDamaged. Raises what the store raises."""
-        return await self._gathered(
-            leases, lambda lease, done, at: self.renew(lease, done, at, detach=detach)
-        )
+        return await self._gathered(leases, self.renew)
+
+    async def detach_all(self, leases: Sequence[Lease], ordinal: int) -> list[Any]:
+        """Detaches each on its own; answers and raises as `renew_all`."""
+        return await self._gathered(leases, lambda lease, done, at: self.detach(lease, ordinal, done, at))
 
     async def adopt_all(self, leases: Sequence[Lease], conn: str) -> list[Any]:
         """Adopts each on its own; the replies of `adopt` in order. Raises what the store raises."""
@@ -218,9 +227,9 @@ class Leases:
     def _release_args(self, items: list[scripts.ReleaseItem]) -> list[Any]:
         return scripts.release_args(now_ms=self._engine.now_ms, server=self._engine.server_run, items=items)
 
-    def _renew_args(self, detach: bool, items: list[scripts.RenewItem]) -> list[Any]:
+    def _renew_args(self, detach_ms: int, items: list[scripts.RenewItem]) -> list[Any]:
         return scripts.renew_args(
-            now_ms=self._engine.now_ms, server=self._engine.server_run, detach=detach, items=items
+            now_ms=self._engine.now_ms, server=self._engine.server_run, detach_ms=detach_ms, items=items
         )
 
     def _adopt_args(self, items: list[scripts.AdoptItem]) -> list[Any]:

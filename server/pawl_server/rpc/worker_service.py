@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from pawl.v1 import worker_service_pb2 as pb
-from pawl_server.delivery import Delivery, WorkSession, read_hello
+from pawl_server.delivery import Delivery, WorkSession, check_ordinal, read_hello
 from pawl_server.delivery.frames import fill_ms, fill_refusal
 from pawl_server.domain.errors import InvalidField
 from pawl_server.domain.ids import check_id
@@ -124,7 +124,11 @@ class WorkerService:
         """Renews leases, each on its own."""
         leases = self._leases(request.leases)
         sound = [lease for lease in leases if isinstance(lease, Lease)]
-        replies = await self._delivery.engine.leases.renew_all(sound, detach=request.detach)
+        store = self._delivery.engine.leases
+        if request.detach:
+            replies = await store.detach_all(sound, check_ordinal("ordinal", request.ordinal, least=0))
+        else:
+            replies = await store.renew_all(sound)
         response = pb.RenewLeasesResponse()
         _fill_results(response.results, request.leases, leases, replies)
         return response

@@ -38,7 +38,7 @@ class AdoptItem(NamedTuple):
     inc: int  # incarnation
     turn: int  # turn number
     fence: int  # fence of the lease
-    conn: str  # stream that takes the lease over: run.ordinal.number
+    conn: str  # stream that takes the lease over: run.ordinal.number, the ordinal being that of this decision
 
 
 class AdoptOk(NamedTuple):
@@ -1190,6 +1190,7 @@ class RenewItem(NamedTuple):
     inc: int  # incarnation
     turn: int  # turn number
     fence: int  # fence of the lease
+    ordinal: int  # detach only from streams and adoptions up to this ordinal; 0 means from any
 
 
 class RenewOk(NamedTuple):
@@ -1220,11 +1221,11 @@ _RENEW_WORDS: dict[bytes, Callable[[Sequence[Any]], RenewReply]] = {
     b"LEASE_ENDED": lambda r: RenewLeaseEnded(r[1].decode()),
 }
 RENEW: Script[RenewReply] = _script("renew")
-"""Extends leases; accepts what was delivered under them."""
+"""Extends leases; accepts what was delivered under them. Detached ones belong to no stream and are as good as."""
 
 
-def renew_args(*, now_ms: int = 0, server: str, detach: bool, items: Sequence[RenewItem]) -> list[Arg]:
-    argv: list[Arg] = [now_ms, server, int(detach)]
+def renew_args(*, now_ms: int = 0, server: str, detach_ms: int, items: Sequence[RenewItem]) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, detach_ms]
     for item in items:
         argv += item
     return argv
@@ -1235,15 +1236,15 @@ def renew_decode(raw: Sequence[Any]) -> Result[RenewReply]:
 
 
 async def renew(
-    p: Caller, *, now_ms: int = 0, server: str, detach: bool, items: Sequence[RenewItem]
+    p: Caller, *, now_ms: int = 0, server: str, detach_ms: int, items: Sequence[RenewItem]
 ) -> Result[RenewReply]:
-    """Extends leases; accepts what was delivered under them.
+    """Extends leases; accepts what was delivered under them. Detached ones belong to no stream and are as good as.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
-    detach: part the leases from their stream
+    detach_ms: above 0: part the leases from their stream; time left for another one to adopt them
     """
-    argv = renew_args(now_ms=now_ms, server=server, detach=detach, items=items)
+    argv = renew_args(now_ms=now_ms, server=server, detach_ms=detach_ms, items=items)
     return renew_decode(await p.call(RENEW, argv))
 
 

@@ -16,6 +16,11 @@ local function lease_ms(u)
   return type_load(unit_type(u))[LEASE_MS]
 end
 
+-- The number of the decision that gave a stream its lease: see WorkHello.stream_ordinal.
+local function lease_ordinal(conn)
+  return conn ~= 0 and tonumber(string.match(conn, '^[^.]*%.(%d+)')) or 0
+end
+
 local function lease_deadline(u, deadline)
   u.r[DEADLINE] = deadline
   DUE['lease:' .. u.id] = deadline

@@ -6,7 +6,7 @@
 -- @item  inc     int  incarnation
 -- @item  turn    int  turn number
 -- @item  fence   int  fence of the lease
--- @item  conn    str  stream that takes the lease over: run.ordinal.number
+-- @item  conn    str  stream that takes the lease over: run.ordinal.number, the ordinal being that of this decision
 -- @from  RUNNING
 -- @to    RUNNING
 -- @reply OK(remaining_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | SUPERSEDED
@@ -15,10 +15,6 @@
 -- @spec  R-LEASE-7
 --!include lease commit
 
-local function ordinal(conn)
-  return conn ~= 0 and tonumber(string.match(conn, '^[^.]*%.(%d+)')) or 0
-end
-
 local now = meta_load(now_ms)
 local replies = {}
 for at = FIRST, LAST, STRIDE do
@@ -26,7 +22,7 @@ for at = FIRST, LAST, STRIDE do
   local u = settled_load(now, server, id)
   local reply = lease_check(u, inc, turn, fence)
   if not reply then
-    if ordinal(u.r[CONN]) > ordinal(conn) then
+    if lease_ordinal(u.r[CONN]) > lease_ordinal(conn) then
       reply = { 'SUPERSEDED' }
     else
       lease_alive(u, now)

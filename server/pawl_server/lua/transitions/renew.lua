@@ -1,19 +1,21 @@
---- renew: extends leases; accepts what was delivered under them.
+--- renew: extends leases; accepts what was delivered under them. Detached ones belong to no stream and are as good as
+-- orphaned from then on, but for the next sign of life.
 -- @keyspace meta i e type ready types due busy waiting ch
--- @arg   now_ms  int   engine time in virtual-time namespaces
--- @arg   server  str   run id of the caller
--- @arg   detach  bool  part the leases from their stream
--- @item  id      str   instance id
--- @item  inc     int   incarnation
--- @item  turn    int   turn number
--- @item  fence   int   fence of the lease
+-- @arg   now_ms     int  engine time in virtual-time namespaces
+-- @arg   server     str  run id of the caller
+-- @arg   detach_ms  int  above 0: part the leases from their stream; time left for another one to adopt them
+-- @item  id         str  instance id
+-- @item  inc        int  incarnation
+-- @item  turn       int  turn number
+-- @item  fence      int  fence of the lease
+-- @item  ordinal    int  detach only from streams and adoptions up to this ordinal; 0 means from any
 -- @from  RUNNING
 -- @to    RUNNING
 -- @reply OK(remaining_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
 -- @emits ATTEMPT_STARTED
 -- @oom   allow
--- @spec  R-LEASE-3, R-LEASE-4, R-LEASE-6
---!include lease commit
+-- @spec  R-LEASE-3, R-LEASE-4, R-LEASE-6, R-LEASE-10
+--!include orphan commit
 
 local now = meta_load(now_ms)
 local replies = {}
@@ -23,9 +25,9 @@ for at = FIRST, LAST, STRIDE do
   local reply = lease_check(u, inc, turn, fence)
   if not reply then
     lease_alive(u, now)
-    if detach and u.r[CONN] ~= 0 then
+    if detach_ms > 0 and (ordinal == 0 or lease_ordinal(u.r[CONN]) <= ordinal) then
       u.r[CONN] = 0
-      unit_touch(u)
+      orphan_lease(u, now, detach_ms)
     end
     reply = { 'OK', math.max(0, u.r[DEADLINE] - now) }
   end
