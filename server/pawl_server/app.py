@@ -56,7 +56,7 @@ class Handle:
         self.delivery = delivery
         self.background = background
         self.gate = gate
-        self.address = engine.address
+        self.address = engine.peers.address
         self._stack = stack
 
     async def stop(self) -> None:
@@ -92,7 +92,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Handle:
     store = await Store.open(_store_settings(settings, url))
     stack.push_async_callback(store.close)
     engine = Engine(store, settings, new_server_run())
-    engine.address = address
+    engine.peers.address = address
     if embedded is not None:
         low = embedded
         engine.low_disk = lambda: low.low_disk
@@ -165,7 +165,7 @@ def _announce(engine: Engine, embedded: EmbeddedServer | None) -> None:
     store = engine.store
     log.info(
         "listening on %s",
-        engine.address,
+        engine.peers.address,
         extra={
             "version": VERSION,
             "server": engine.server_name,

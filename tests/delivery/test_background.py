@@ -175,13 +175,9 @@ async def test_one_of_several_servers_is_the_first_to_look(redis_url: str) -> No
     ):
         engines = [handle.engine for handle in (one, two, three)]
         runs = {engine.server_run for engine in engines}
-        delays: list[list[float]] = []
-        for engine in engines:
-            timers = Timers(engine)
-            for partition in engine.store.partitions:
-                timers.rank(partition, runs - {engine.server_run})
-            delays.append([each.late_s for each in timers._partitions])
-        for of_partition in zip(*delays, strict=True):
-            assert sorted(of_partition) == [EARLY_S, EARLY_S + RANK_S, EARLY_S + 2 * RANK_S]
+        await wait_until(lambda: all(len(engine.peers.servers) == 3 for engine in engines))
+        for partition in one.engine.store.partitions:
+            delays = [Timers(engine).late_s(partition) for engine in engines]
+            assert sorted(delays) == [EARLY_S, EARLY_S + RANK_S, EARLY_S + 2 * RANK_S]
         reply = (await scripts.beat(one.engine.store.partitions[0], **BEAT)).replies[0]
-        assert {run.decode() for run in reply.alive} == runs
+        assert {run.decode() for run in reply.alive[::2]} == runs

@@ -26,7 +26,7 @@ class Background:
 
     def __init__(self, engine: Engine, holder: Holder) -> None:
         self.timers = Timers(engine)
-        self.beats = Beats(engine, holder, self.timers.rank)
+        self.beats = Beats(engine, holder)
         self.sweeper = Sweeper(engine)
 
     async def start(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from pawl_server.background.loops import Loop
@@ -28,8 +27,6 @@ ROUND_TRIP_MAX_S = 0.2
 """A beat that took longer says too little about when Redis read its clock: it is compared with nothing."""
 STEP_MS = 500
 """A clock that moves against ours by more than this has been stepped."""
-
-OnAlive = Callable[["PartitionHandle", list[str]], None]
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -111,7 +108,7 @@ class _Partition:
         if reply.marked:
             log.warning("partition %d: others believed this server dead", self._partition.index)
             self._beats.holder.renew_all()
-        self._beats.on_alive(self._partition, [run.decode() for run in reply.alive])
+        self._beats.engine.peers.seen(self._partition.index, reply.alive)
         dead = [run.decode() for run in reply.dead]
         if dead:
             orphaned = await sweep_dead(self._beats.engine, self._partition, dead)
@@ -120,14 +117,10 @@ class _Partition:
 
 
 class Beats:
-    """Beats in every partition. `count` counts them, `stepped` the steps of Redis' clock that they found.
+    """Beats in every partition. `count` counts them, `stepped` the steps of Redis' clock that they found."""
 
-    `on_alive` hears which other servers are alive, with each beat.
-    """
-
-    def __init__(self, engine: Engine, holder: Holder, on_alive: OnAlive) -> None:
+    def __init__(self, engine: Engine, holder: Holder) -> None:
         self.count = 0
-        self.on_alive = on_alive
         self.stepped = 0
         self.engine = engine
         self.holder = holder
@@ -144,6 +137,11 @@ class Beats:
         for each, pause in zip(self._partitions, pauses, strict=True):
             each.loop.start(pause)
 
+    def now(self) -> None:
+        """Beats at once: something has changed that others should know."""
+        for each in self._partitions:
+            each.loop.poke()
+
     async def stop(self) -> None:
         """Ends the loops."""
         for each in self._partitions:
@@ -159,7 +157,7 @@ class Beats:
             now_ms=engine.now_ms,
             server=engine.server_run,
             name=engine.server_name,
-            address=engine.address,
+            address=engine.peers.address,
             build=VERSION,
             draining=self.holder.draining,
             first=first,

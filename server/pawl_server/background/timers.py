@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from pawl_server.background.loops import Loop
@@ -26,6 +24,7 @@ log = logging.getLogger(__name__)
 LIMIT = 128
 """Entries that one script looks at."""
 IDLE_S = 1.0
+"""The first server of a partition looks at least so often, the next ones half as often, a third, …"""
 EARLY_S = 0.002
 """Engine time has whole ms: a timer is looked at a little after its time."""
 RANK_S = 0.05
@@ -33,11 +32,10 @@ RANK_S = 0.05
 
 
 class _Partition:
-    """The timers of one partition. `due_at` is the loop's time of the next look, `late_s` our delay."""
+    """The timers of one partition. `due_at` is the loop's time of the next look."""
 
     def __init__(self, timers: Timers, partition: PartitionHandle) -> None:
         self.due_at = 0.0
-        self.late_s = EARLY_S
         self.loop = Loop(f"timers {partition.index}", self._step)
         self._timers = timers
         self._partition = partition
@@ -46,7 +44,7 @@ class _Partition:
         now = asyncio.get_running_loop().time()
         if now < self.due_at:
             return self.due_at - now
-        due_s = await self._timers.apply(self._partition, self.late_s)
+        due_s = await self._timers.apply(self._partition)
         self.due_at = asyncio.get_running_loop().time() + due_s
         return due_s
 
@@ -80,22 +78,21 @@ class Timers:
     def due(self, partition: PartitionHandle, due_ms: int, now_ms: int) -> None:
         """Something in the partition is due at an engine time; `now_ms` is the engine time now."""
         each = self._partitions[partition.index]
-        at = asyncio.get_running_loop().time() + max(0, due_ms - now_ms) / 1000 + each.late_s
+        at = asyncio.get_running_loop().time() + max(0, due_ms - now_ms) / 1000 + self.late_s(partition)
         if at < each.due_at - EARLY_S:
             each.due_at = at
             each.loop.poke()
 
-    def rank(self, partition: PartitionHandle, others: Iterable[str]) -> None:
-        """Finds this server's place among those that are alive, by rendezvous hash."""
-        own = _weight(self._engine.server_run, partition.index)
-        rank = sum(_weight(run, partition.index) > own for run in others)
-        self._partitions[partition.index].late_s = EARLY_S + RANK_S * rank
+    def late_s(self, partition: PartitionHandle) -> float:
+        """How long after its time this server looks at a timer, by its place in the order of the servers."""
+        return EARLY_S + RANK_S * self._engine.peers.rank(partition.index)
 
-    async def apply(self, partition: PartitionHandle, late_s: float = EARLY_S) -> float:
+    async def apply(self, partition: PartitionHandle) -> float:
         """Applies what is due now; seconds until the next look. Raises a StoreError."""
         engine = self._engine
         result = await scripts.expire(partition, now_ms=engine.now_ms, server=engine.server_run, limit=LIMIT)
-        wait_s = IDLE_S
+        late_s = self.late_s(partition)
+        wait_s = IDLE_S * (1 + engine.peers.rank(partition.index))
         for reply in result.replies:
             match reply:
                 case scripts.ExpireFired():
@@ -120,7 +117,3 @@ class Timers:
             engine.leases.on_lost(reply.conn, lease, reply.outcome)
         if reply.outcome == "failed":
             engine.awaits.notify(reply.id, reply.turn)
-
-
-def _weight(run: str, partition: int) -> bytes:
-    return blake2b(f"{run}/{partition}".encode(), digest_size=8).digest()

@@ -81,7 +81,7 @@ def server_hello(hello: pb.ServerHello, delivery: Delivery) -> None:
     settings = delivery.settings
     hello.server_run = delivery.engine.server_run
     hello.version = VERSION
-    hello.address = delivery.engine.address
+    hello.address = delivery.engine.peers.address
     hello.capabilities.append("work-stream")
     fill_ms(hello.beat_interval, settings.beat_interval_ms)
     for name, value in settings.limits.as_map().items():

@@ -18,6 +18,7 @@ from pawl_server.engine.inbox import Inbox
 from pawl_server.engine.info import Info
 from pawl_server.engine.instances import Instances
 from pawl_server.engine.leases import Leases
+from pawl_server.engine.peers import Peers
 from pawl_server.engine.turns import Turns
 from pawl_server.engine.types import Types
 from pawl_server.settings import Settings
@@ -44,8 +45,8 @@ class Engine:
     """Shared parts of the engine, and its parts by noun.
 
     `on_ready` is called in the same tick as the reply that made something ready; delivery sets it. `now_ms`
-    is passed to every script: 0, except in virtual-time namespaces. `server_name` and `address` are how
-    others know this server; `low_disk` says whether the disk of an embedded server is nearly full.
+    is passed to every script: 0, except in virtual-time namespaces. `server_name` is how others know this
+    server; `low_disk` says whether the disk of an embedded server is nearly full.
     """
 
     def __init__(self, store: Store, settings: Settings, server_run: str) -> None:
@@ -56,7 +57,7 @@ class Engine:
         self.server_run = server_run
         self.now_ms = 0
         self.server_name = settings.stable_name
-        self.address = ""
+        self.peers = Peers(server_run, len(store.partitions))
         self.low_disk: Callable[[], bool] = lambda: False
         self.on_ready: OnReady = _nobody
         self.awaits = Awaits(self)

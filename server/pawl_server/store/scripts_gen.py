@@ -168,7 +168,7 @@ _BEAT_WORDS: dict[bytes, Callable[[Sequence[Any]], BeatReply]] = {
     b"OK": lambda r: BeatOk(int(r[1]), int(r[2]), int(r[3]), r[4] == 1, int(r[5]), int(r[6]), r[7], r[8]),
 }
 BEAT: Script[BeatReply] = _script("beat")
-"""Says that a server lives, watches the clock of the partition, names servers that are gone and others that are not."""
+"""Says that a server lives, watches the clock of the partition, names servers that are gone, and others that are not."""
 
 
 def beat_args(
@@ -217,7 +217,7 @@ async def beat(
     shift_seen: int,
     swept: str,
 ) -> Result[BeatReply]:
-    """Says that a server lives, watches the clock of the partition, names servers that are gone and others that are not.
+    """Says that a server lives, watches the clock of the partition, names servers that are gone, and others that are not.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller

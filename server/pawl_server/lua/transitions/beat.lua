@@ -1,4 +1,5 @@
---- beat: says that a server lives, watches the clock of the partition, names servers that are gone and others that are not.
+--- beat: says that a server lives, watches the clock of the partition, names servers that are gone, and others that are not
+-- with their addresses.
 -- Callers compare Redis' clock with their monotonic clock by quick round trips and report a step, which does not depend on
 -- when the report arrives: a stall is no step. It is taken out through `shift`, unless another server has done so since, and
 -- `shift` slews back by at most 50 ms per second. A gap of more than 2 s in `seen` sets `hold`.
@@ -66,6 +67,7 @@ for i = 1, #stored, 2 do
       forget[#forget + 1] = run
     elseif s[7] == 0 and s[6] == 0 then
       alive[#alive + 1] = run
+      alive[#alive + 1] = s[3]
     end
   end
 end
