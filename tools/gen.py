@@ -64,6 +64,7 @@ def generate(root: Path) -> dict[str, str]:
     from tools.generators import (
         cli_page,
         keys_page,
+        logs_page,
         protos,
         python_page,
         scripts,
@@ -74,7 +75,7 @@ def generate(root: Path) -> dict[str, str]:
     )
 
     files: dict[str, str] = {}
-    pages = (transitions_page, keys_page, cli_page, python_page, settings_page)
+    pages = (transitions_page, keys_page, cli_page, python_page, settings_page, logs_page)
     for generator in (protos, scripts, states, sync_client, *pages):
         files.update(generator.generate(root))
     return files

@@ -12,11 +12,11 @@ from pawl_server.settings import BadSetting
 def main() -> int:
     """Runs it; the exit code."""
     try:
-        settings = load().settings
+        configuration = load()
     except BadSetting as error:
         print(f"pawl_server: {error}", file=sys.stderr)
         return 2
-    return serve(settings)
+    return serve(configuration.settings, configuration.warn)
 
 
 if __name__ == "__main__":

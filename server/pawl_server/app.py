@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from pawl.v1 import worker_service_pb2
+from pawl_server import log_lines as lines
 from pawl_server import logs
 from pawl_server.background import Background
 from pawl_server.delivery import Delivery
@@ -116,7 +117,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Handle:
 
 async def _drain(settings: Settings, rpc: RpcServer, engine: Engine, delivery: Delivery) -> None:
     """No new calls, then the workers move away, then what is left of the calls ends."""
-    log.info("stopping")
+    lines.SERVER_STOPPING(log)
     grace_s = settings.stop_grace_ms / 1000
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace_s
@@ -124,7 +125,7 @@ async def _drain(settings: Settings, rpc: RpcServer, engine: Engine, delivery: D
     engine.awaits.close()
     await delivery.drain(grace_s)
     await rpc.stop(max(0.0, deadline - loop.time()))
-    log.info("stopped")
+    lines.SERVER_STOPPED(log)
 
 
 def _store_settings(settings: Settings, url: str) -> StoreSettings:
@@ -149,10 +150,10 @@ async def _keep_types(engine: Engine) -> None:
         try:
             copies = await engine.types.sync()
         except StoreError as error:
-            log.debug("type settings not compared: %s", error)
+            lines.TYPES_UNKNOWN(log, why=str(error))
         else:
             if copies:
-                log.warning("%d copies of type settings were behind", copies)
+                lines.TYPES_REPAIRED(log, copies=copies)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
@@ -163,23 +164,21 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 def _announce(engine: Engine, embedded: EmbeddedServer | None) -> None:
     store = engine.store
-    log.info(
-        "listening on %s",
-        engine.peers.address,
-        extra={
-            "version": VERSION,
-            "server": engine.server_name,
-            "run": engine.server_run,
-            "store": store.store_name,
-            "at": "embedded" if embedded else store.address,
-            **({"folder": str(embedded.folder)} if embedded else {}),
-            "durability": f"{store.durability}{' (assumed)' if store.durability_assumed else ''}",
-            "namespace": engine.namespace,
-            "partitions": len(store.partitions),
-        },
+    lines.SERVER_LISTENING(
+        log,
+        address=engine.peers.address,
+        version=VERSION,
+        server=engine.server_name,
+        run=engine.server_run,
+        store=store.store_name,
+        at="embedded" if embedded else store.address,
+        folder=str(embedded.folder) if embedded else None,
+        durability=f"{store.durability}{' (assumed)' if store.durability_assumed else ''}",
+        namespace=engine.namespace,
+        partitions=len(store.partitions),
     )
     if store.durability.risk:
-        log.warning("%s", store.durability.risk)
+        lines.DURABILITY_RISK(log, risk=store.durability.risk)
 
 
 async def _serve(settings: Settings) -> int:
@@ -193,14 +192,18 @@ async def _serve(settings: Settings) -> int:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)  # a second signal ends the process at once
     except CANNOT_START as error:
-        log.error("can't start: %s", error)
+        lines.SERVER_REFUSED(log, why=str(error))
         return 1
     return 0
 
 
-def serve(settings: Settings) -> int:
-    """Runs a server in this process until SIGINT or SIGTERM; the exit code: 0, or 1 if it can't start."""
+def serve(settings: Settings, begun: Callable[[], None] = lambda: None) -> int:
+    """Runs a server in this process until SIGINT or SIGTERM; the exit code: 0, or 1 if it can't start.
+
+    `begun` is called once the log can be written.
+    """
     logs.set_up(settings.log_level, settings.log_format)
+    begun()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(settings))
 

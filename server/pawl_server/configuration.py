@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 import os
 import re
 import tomllib
@@ -27,7 +28,10 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 from pawl_server.domain.limits import Limits
 from pawl_server.domain.urls import without_password
+from pawl_server.log_lines import SETTINGS_UNKNOWN
 from pawl_server.settings import BadSetting, Settings, limit_variable, variable
+
+log = logging.getLogger(__name__)
 
 FILE_VARIABLE = "PAWL_CONFIG"
 FILE_NAME = "pawl.toml"
@@ -83,6 +87,11 @@ class Configuration:
             if known.secret and value is not None:
                 value = without_password(value)
             yield Setting(name, known.variable, value, self.origins.get(name, Origin("default")))
+
+    def warn(self) -> None:
+        """Logs what was given and means nothing."""
+        if self.unknown:
+            SETTINGS_UNKNOWN(log, names=", ".join(self.unknown))
 
 
 class _Known(NamedTuple):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pawl_server.background.loops import Loop
 from pawl_server.background.sweeper import sweep_dead
+from pawl_server.log_lines import CLOCK_STEPPED, SERVER_MARKED_DEAD, SERVERS_GONE
 from pawl_server.store import scripts_gen as scripts
 from pawl_server.version import VERSION
 
@@ -85,7 +86,7 @@ class _Partition:
     """The beats of one partition."""
 
     def __init__(self, beats: Beats, partition: PartitionHandle) -> None:
-        self.loop = Loop(f"beats {partition.index}", self.step)
+        self.loop = Loop(f"beats {partition.index}", self.step, beats.engine.store.outage)
         self._beats = beats
         self._partition = partition
         self._first = True
@@ -104,15 +105,15 @@ class _Partition:
 
     async def _follow(self, reply: scripts.BeatOk) -> None:
         if reply.stepped:
-            log.warning("partition %d: Redis' clock stepped by %d ms", self._partition.index, reply.stepped)
+            CLOCK_STEPPED(log, ms=reply.stepped, partition=self._partition.index)
         if reply.marked:
-            log.warning("partition %d: others believed this server dead", self._partition.index)
+            SERVER_MARKED_DEAD(log, partition=self._partition.index)
             self._beats.holder.renew_all()
         self._beats.engine.peers.seen(self._partition.index, reply.alive)
         dead = [run.decode() for run in reply.dead]
         if dead:
             orphaned = await sweep_dead(self._beats.engine, self._partition, dead)
-            log.info("servers %s are gone: %d leases orphaned", ", ".join(dead), orphaned)
+            SERVERS_GONE(log, runs=", ".join(dead), orphaned=orphaned, partition=self._partition.index)
             self._swept = dead
 
 

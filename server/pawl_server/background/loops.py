@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from pawl_server.store.errors import StoreError
-
-log = logging.getLogger(__name__)
+from pawl_server.store.outage import Outage, Part
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 2.0
 
@@ -17,17 +14,23 @@ BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 2.0
 class Loop:
     """Runs `step` for ever, which answers how many seconds to wait before the next one.
 
-    An error of a step is logged and counted in `errors`; the next step follows after a growing pause. `poke`
-    ends the wait at once.
+    An error of a step is logged and counted in `errors`; the next step follows after a growing pause. What
+    fails because the store is away is part of its `outage`, which is told once for all loops. `poke` ends the
+    wait at once.
     """
 
-    def __init__(self, name: str, step: Callable[[], Awaitable[float]]) -> None:
+    def __init__(self, name: str, step: Callable[[], Awaitable[float]], outage: Outage | None = None) -> None:
         self.name = name
-        self.errors = 0
+        self._part = Part(name, outage)
         self._step = step
         self._task: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._poked = False
+
+    @property
+    def errors(self) -> int:
+        """Steps that failed."""
+        return self._part.errors
 
     def start(self, delay_s: float = 0.0) -> None:
         """Begins after a delay."""
@@ -53,13 +56,9 @@ class Loop:
             try:
                 pause = await self._step()
                 failing = BACKOFF_MIN_S
-            except StoreError as error:
-                self.errors += 1
-                log.warning("%s: %s", self.name, error)
-                pause, failing = self._backoff(failing)
-            except Exception:
-                self.errors += 1
-                log.exception("%s", self.name)
+                self._part.works()
+            except Exception as error:
+                self._part.failed(error)
                 pause, failing = self._backoff(failing)
 
     @staticmethod

@@ -12,6 +12,7 @@ import random
 from typing import TYPE_CHECKING
 
 from pawl_server.background.loops import Loop
+from pawl_server.log_lines import SWEEP_REPAIRED
 from pawl_server.store import scripts_gen as scripts
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Sweeper:
         self.scanned = 0
         self._engine = engine
         self._loops = [
-            Loop(f"sweep {partition.index}", _Walk(self, partition).step)
+            Loop(f"sweep {partition.index}", _Walk(self, partition).step, engine.store.outage)
             for partition in engine.store.partitions
         ]
 
@@ -67,7 +68,7 @@ class Sweeper:
         self.scanned += reply.scanned
         self.repaired += reply.repaired
         if reply.repaired:
-            log.warning("the sweep of partition %d repaired %d wake-ups", partition.index, reply.repaired)
+            SWEEP_REPAIRED(log, wakeups=reply.repaired, partition=partition.index)
         return reply.cursor
 
 

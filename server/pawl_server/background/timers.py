@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pawl_server.background.loops import Loop
 from pawl_server.domain.lease import Lease
+from pawl_server.log_lines import LEASE_ENDED
 from pawl_server.store import scripts_gen as scripts
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class _Partition:
 
     def __init__(self, timers: Timers, partition: PartitionHandle) -> None:
         self.due_at = 0.0
-        self.loop = Loop(f"timers {partition.index}", self._step)
+        self.loop = Loop(f"timers {partition.index}", self._step, timers.outage)
         self._timers = timers
         self._partition = partition
 
@@ -56,6 +57,7 @@ class Timers:
         self.fired = 0
         self.stale = 0
         self.held = 0
+        self.outage = engine.store.outage
         self._engine = engine
         self._partitions = [_Partition(self, partition) for partition in engine.store.partitions]
 
@@ -111,7 +113,7 @@ class Timers:
         if reply.kind != "lease":
             return
         engine = self._engine
-        log.info("lease of %s turn %d: %s", reply.id, reply.turn, reply.outcome, extra={"conn": reply.conn})
+        LEASE_ENDED(log, instance=reply.id, turn=reply.turn, outcome=reply.outcome, conn=reply.conn)
         if reply.conn:
             lease = Lease(partition.index, reply.id, reply.inc, reply.turn, reply.fence)
             engine.leases.on_lost(reply.conn, lease, reply.outcome)

@@ -23,6 +23,7 @@ from pawl_server.delivery.wakeups import Wakeups
 from pawl_server.domain.errors import Reason, Refused
 from pawl_server.domain.lease import Lease
 from pawl_server.engine.refusals import ended
+from pawl_server.log_lines import STREAM_DEAF, STREAM_FAILED, STREAM_SILENT
 from pawl_server.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -228,18 +229,18 @@ class Delivery:
             for session in list(self.sessions.values()):
                 try:
                     self._look_after(session, now, interval, now - responsive_since)
-                except Exception:
-                    log.exception("stream %s", session.conn)
+                except Exception as error:
+                    STREAM_FAILED(log, error, conn=session.conn)
 
     def _look_after(self, session: WorkSession, now: float, interval: float, responsive_s: float) -> None:
         if session.choked:
             if session.blocked and now - session.write_began > SILENT_INTERVALS * interval:
-                log.info("stream %s does not read", session.conn)
+                STREAM_DEAF(log, conn=session.conn)
                 session.stop(deaf(SILENT_INTERVALS))
                 return
             session.heard_at = now  # it is this server that does not listen
         if now - session.heard_at > SILENT_INTERVALS * interval and responsive_s > interval:
-            log.info("stream %s said nothing for %.1f s", session.conn, now - session.heard_at)
+            STREAM_SILENT(log, conn=session.conn, seconds=now - session.heard_at)
             session.stop(silent(SILENT_INTERVALS))
             return
         if now - session.sent_at >= interval and session.outbox.empty:

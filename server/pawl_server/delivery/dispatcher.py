@@ -17,6 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pawl_server.engine.leases import Leases
+from pawl_server.log_lines import CLAIM_FAILED, TURN_NOT_SENT
+from pawl_server.store.errors import StoreUnavailable
 from pawl_server.store.script_call import Result
 from pawl_server.store.scripts_gen import ClaimItem, ClaimReply
 
@@ -306,12 +308,13 @@ class Dispatcher:
         for view in views:
             try:
                 session.deliver(partition.index, view)
-            except Exception:
-                log.exception("a claimed turn of partition %d can't be delivered", partition.index)
+            except Exception as error:
+                TURN_NOT_SENT(log, error, partition=partition.index)
 
     def _failed(self, partition: PartitionHandle, entries: list[_Entry], why: Exception) -> None:
         """What was claimed nevertheless comes back by itself, as nobody receives it."""
-        log.warning("claim in partition %d: %s", partition.index, why)
+        if not isinstance(why, StoreUnavailable):  # an outage is told by the loops that end it, too
+            CLAIM_FAILED(log, partition=partition.index, why=str(why))
         loop = asyncio.get_running_loop()
         for _, _, source in entries:
             source.blocked_until = loop.time() + RETRY_S

@@ -20,6 +20,7 @@ from pawl_server.domain.errors import InvalidField, Reason, Refused
 from pawl_server.domain.lease import Lease
 from pawl_server.domain.limits import CREDITS, FRAME_ITEMS
 from pawl_server.engine.refusals import refused
+from pawl_server.log_lines import STREAM_FORGOT
 from pawl_server.store import records, scripts_gen
 from pawl_server.store.errors import StoreDamaged
 
@@ -208,7 +209,7 @@ class WorkSession:
         self._beat_seen = beat.number
         unknown, missing = self.held.beat(leases, now)
         if missing:
-            log.info("stream %s: %d leases missing from three beats", self.conn, len(missing))
+            STREAM_FORGOT(log, conn=self.conn, leases=len(missing))
             for state in missing:
                 self.held.over(state)
             self._delivery.orphan([(state.lease, True) for state in missing], self)

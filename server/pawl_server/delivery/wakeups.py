@@ -6,14 +6,13 @@ Hints are never trusted with more than a look: what they say is looked up by the
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pawl_server.delivery.dispatcher import Dispatcher
 from pawl_server.domain.lease import Lease
-from pawl_server.store.errors import StoreError
+from pawl_server.store.outage import Part
 from pawl_server.store.scripts_gen import PollOk, poll
 
 if TYPE_CHECKING:
@@ -21,26 +20,29 @@ if TYPE_CHECKING:
     from pawl_server.store.client import PartitionHandle
     from pawl_server.store.pubsub import Listener
 
-log = logging.getLogger(__name__)
-
 JITTER = 0.2
 
 
 class Wakeups:
-    """Feeds the dispatcher. `hints` counts messages of the channel, `polls` polls, `errors` failures."""
+    """Feeds the dispatcher. `hints` counts messages of the channel, `polls` polls."""
 
     def __init__(
         self, engine: Engine, dispatcher: Dispatcher, lost: Callable[[str, Lease, str], None]
     ) -> None:
         self.hints = 0
         self.polls = 0
-        self.errors = 0
         self._engine = engine
         self._dispatcher = dispatcher
         self._lost = lost
         self._partitions = engine.store.partitions
+        self._parts = [Part(f"poll {at}", engine.store.outage) for at in range(len(self._partitions))]
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def errors(self) -> int:
+        """Polls that failed."""
+        return sum(part.errors for part in self._parts)
 
     def start(self) -> None:
         """Listens and polls from now on."""
@@ -80,16 +82,14 @@ class Wakeups:
 
     async def _poll_for_ever(self, partition: PartitionHandle) -> None:
         interval = self._engine.settings.poll_interval_ms / 1000
+        part = self._parts[partition.index]
         while True:
             await asyncio.sleep(interval * random.uniform(1 - JITTER, 1 + JITTER) / (1 + JITTER))
             try:
                 await self._poll(partition)
-            except StoreError as error:
-                self.errors += 1
-                log.warning("poll of partition %d: %s", partition.index, error)
-            except Exception:
-                self.errors += 1
-                log.exception("poll of partition %d", partition.index)
+                part.works()
+            except Exception as error:
+                part.failed(error)
 
     async def _poll(self, partition: PartitionHandle) -> None:
         """One look at what is ready for any type, and at what is due next."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from pawl_server import log_lines as lines
 from pawl_server.embedded.binary import find_binary
 from pawl_server.embedded.errors import EmbeddedError, FolderInUse, ServerDidNotStart
 from pawl_server.embedded.folder import Folder
@@ -127,7 +128,7 @@ class EmbeddedServer:
             loop.create_task(server._keep_running(), name="embedded server"),
             loop.create_task(server._watch_disk(), name="embedded disk"),
         ]
-        log.info("embedded: %s", server.describe())
+        lines.EMBEDDED_STARTED(log, what=str(server.describe()))
         return server
 
     def describe(self) -> Description:
@@ -194,7 +195,7 @@ class EmbeddedServer:
                 raise FolderInUse(self.folder, int(self._folder.read_note().get("pid", 0)))
             if waited > self._settings.orphan_timeout / 10 and not asked:
                 asked = True
-                log.warning("embedded: a former server still holds %s; it is asked to end", self.folder)
+                lines.EMBEDDED_WAITS(log, folder=str(self.folder))
                 with contextlib.suppress(OSError):
                     await ask(self._folder.former_socket, "SHUTDOWN", "NOSAVE", timeout=1.0)
             await asyncio.sleep(0.02)
@@ -222,8 +223,8 @@ class EmbeddedServer:
 
     async def _note(self, process: ServerProcess) -> None:
         """Learns what runs and writes it into the folder."""
-        lines = (await ask(str(self.socket), "INFO", "server")).splitlines()
-        info = dict(line.split(":", 1) for line in lines if ":" in line)
+        answer = await ask(str(self.socket), "INFO", "server")
+        info = dict(line.split(":", 1) for line in answer.splitlines() if ":" in line)
         name = "valkey" if "valkey_version" in info else info.get("server_name", "redis")
         self._description = Description(
             name=name,
@@ -235,7 +236,7 @@ class EmbeddedServer:
         )
         former = self._folder.read_note()
         if former and (former.get("name"), former.get("version")) != (name, self._description.version):
-            log.info("embedded: the folder was last used by %s %s", former.get("name"), former.get("version"))
+            lines.EMBEDDED_FORMER(log, store=f"{former.get('name')} {former.get('version')}")
         self._folder.write_note(
             {
                 "name": name,
@@ -255,7 +256,7 @@ class EmbeddedServer:
             began = time.monotonic()
             if self._process is not None:
                 code = await self._process.exited()
-                log.error("embedded: %s ended with code %s; it is started again", self._binary.name, code)
+                lines.EMBEDDED_ENDED(log, binary=self._binary.name, code=code)
             if time.monotonic() - began > 10 * self._settings.backoff_max:
                 pause = self._settings.backoff_min
             await asyncio.sleep(pause)
@@ -265,7 +266,7 @@ class EmbeddedServer:
             try:
                 await self._launch()
             except EmbeddedError as error:
-                log.error("embedded: %s", error)
+                lines.EMBEDDED_FAILED(log, why=str(error))
 
     async def _watch_disk(self) -> None:
         while True:
@@ -277,9 +278,10 @@ class EmbeddedServer:
         try:
             free = self._folder.free_bytes()
         except OSError as error:
-            log.warning("embedded: free space of %s is unknown: %s", self.folder, error)
+            lines.DISK_UNKNOWN(log, folder=str(self.folder), why=str(error))
             return
         low = free < self._settings.low_disk
         if low != self.low_disk:
             self.low_disk = low
-            log.warning("embedded: %d MiB left in %s; low: %s", free >> 20, self.folder, low)
+            what = "admissions are refused" if low else "admissions go on"
+            lines.DISK_LOW(log, mib=free >> 20, folder=str(self.folder), what=what)

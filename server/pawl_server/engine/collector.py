@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from pawl_server.log_lines import CALLBACK_FAILED
 from pawl_server.store.errors import StoreError
 from pawl_server.store.script_call import Arg, Result, Script
 
@@ -55,7 +56,7 @@ def call(
     try:
         future = cast("asyncio.Future[Any]", partition.call(script, argv))
     except Exception as error:
-        log.exception("call of %s", script.name)
+        CALLBACK_FAILED(log, error, what=f"a call of {script.name}")
         answered(error)
         return
     future.add_done_callback(partial(_settled, decode, answered))
@@ -74,7 +75,7 @@ def _settled(
     except asyncio.CancelledError:
         result = asyncio.InvalidStateError("the call was cancelled")
     except Exception as error:
-        log.exception("undecodable reply")
+        CALLBACK_FAILED(log, error, what="reading a reply")
         result = error
     answered(result)
 
@@ -174,7 +175,7 @@ class Collector:
             else:
                 argv = kind.args([complete(entry[0], entry[2]) for entry in entries])
         except Exception as error:
-            log.exception("items of %s", kind.script.name)
+            CALLBACK_FAILED(log, error, what=f"making a call of {kind.script.name}")
             answered(error)
             return
         call(self._partition, kind.script, argv, kind.decode, answered)
@@ -192,8 +193,8 @@ class Collector:
                     if observe is not None:
                         observe(partition, item, reply, now_ms)
                     done(context, reply, now_ms)
-                except Exception:
-                    log.exception("callback of %s", self._kind.script.name)
+                except Exception as error:
+                    CALLBACK_FAILED(log, error, what=f"what follows {self._kind.script.name}")
             if ready:
                 self._on_ready(partition, ready)
         if self._waiting and not self._due:
@@ -204,5 +205,5 @@ class Collector:
 def _deliver(done: Done, context: Any, reply: Any, now_ms: int) -> None:
     try:
         done(context, reply, now_ms)
-    except Exception:
-        log.exception("callback of an item")
+    except Exception as error:
+        CALLBACK_FAILED(log, error, what="what follows a failed call")

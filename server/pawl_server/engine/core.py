@@ -21,6 +21,7 @@ from pawl_server.engine.leases import Leases
 from pawl_server.engine.peers import Peers
 from pawl_server.engine.turns import Turns
 from pawl_server.engine.types import Types
+from pawl_server.log_lines import HINT_LOST
 from pawl_server.settings import Settings
 from pawl_server.store.client import PartitionHandle, Store
 
@@ -73,8 +74,8 @@ class Engine:
         if types:
             try:
                 self.on_ready(partition, types)
-            except Exception:
-                log.exception("the hint that %s are ready was lost; the poll will find them", types)
+            except Exception as error:
+                HINT_LOST(log, error, hint=f"{', '.join(types)} ready")
 
     def admit(self) -> None:
         """Raises Refused(OVERLOADED) while new work must be kept out so that running turns can end."""

@@ -6,11 +6,11 @@ What a reply word means to the holder of a lease is in refusals.py.
 from __future__ import annotations
 
 import logging
-import secrets
 
 from pawl.v1.error_pb2 import Reason as ReasonNumber
 from pawl.v1.message_service_pb2 import Refusal
 from pawl_server.domain.errors import Reason, Refused
+from pawl_server.log_lines import REQUEST_FAILED
 from pawl_server.store.errors import StoreMemory, StoreMoving, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,7 @@ def refused(error: BaseException, where: str = "") -> Refused:
             return Refused(Reason.MOVING, "the partition is moving to another Redis node")
         case StoreMemory():
             return Refused(Reason.OVERLOADED, "Redis has reached its memory limit")
-    incident = secrets.token_hex(6)
-    log.error("%s failed", where or "a request", exc_info=error, extra={"incident": incident})
+    incident = REQUEST_FAILED(log, error, where=where or "a request")
     return Refused(Reason.INTERNAL, f"internal error, incident {incident}", {"incident": incident})
 
 

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 
+from pawl_server.log_lines import NOT_READY, READY
+
 log = logging.getLogger(__name__)
 
 LIVENESS = "pawl.liveness"
@@ -78,9 +80,9 @@ class Health:
             return
         self.ready = ready
         if ready:
-            log.info("ready")
+            READY(log)
         elif not self._draining:
-            log.warning("not ready: %s", why)
+            NOT_READY(log, why=why)
         status = _Status.SERVING if ready else _Status.NOT_SERVING
         for service in self._services:
             await self.servicer.set(service, status)

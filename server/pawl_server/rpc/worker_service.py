@@ -18,6 +18,7 @@ from pawl_server.domain.ids import check_id
 from pawl_server.domain.lease import Lease
 from pawl_server.domain.limits import FRAME_BYTES, LEASES_PER_REQUEST
 from pawl_server.engine.refusals import refused
+from pawl_server.log_lines import STREAM_BROKEN
 from pawl_server.rpc.call import Context, Gate, unary
 from pawl_server.rpc.convert import type_settings
 from pawl_server.rpc.status import abort
@@ -107,7 +108,7 @@ class WorkerService:
             try:
                 await context.write(frame)
             except Exception as error:
-                log.info("stream %s ended: %s", session.conn, error)
+                STREAM_BROKEN(log, conn=session.conn, why=str(error) or type(error).__name__)
                 return
             session.written()
 

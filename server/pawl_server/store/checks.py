@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pawl_server.log_lines import STORE_ADVICE
 from pawl_server.store.connection import forgiving, parse_info
 from pawl_server.store.errors import StoreRefused
 from pawl_server.store.wire import Wire
@@ -154,4 +155,5 @@ def advise(config: Mapping[str, str] | None) -> None:
     """Logs settings that would save memory; none of them is required."""
     value = (config or {}).get("hash-max-listpack-value", "1024")
     if value.isdigit() and int(value) < 1024:
-        log.info("hash-max-listpack-value is %s; with 1024 idle instances take less memory", value)
+        name, why = "hash-max-listpack-value", "idle instances take less memory"
+        STORE_ADVICE(log, setting=name, value=value, better="1024", why=why)

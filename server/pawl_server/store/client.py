@@ -12,6 +12,7 @@ from typing import Any
 
 import hiredis
 
+from pawl_server.log_lines import STORE_OPEN
 from pawl_server.store import scripts_gen
 from pawl_server.store.checks import Durability, Facts, inspect
 from pawl_server.store.connection import Endpoint, Preparation, require_primary, session
@@ -19,6 +20,7 @@ from pawl_server.store.errors import StoreError, StoreRefused, StoreUnavailable
 from pawl_server.store.keys import DEFAULT_PARTITIONS, namespace_tag, partition_of, partition_tag
 from pawl_server.store.lane import Lane, LaneMetrics, LaneOptions, Link
 from pawl_server.store.memory import MemoryWatch
+from pawl_server.store.outage import Outage
 from pawl_server.store.pubsub import Listener, ListenerOptions, OnMessage
 from pawl_server.store.script_call import Arg, Script
 from pawl_server.store.wire import Wire
@@ -95,6 +97,7 @@ class Store:
         self.facts = facts
         self._endpoint = endpoint
         self._scripts = list(scripts_gen.SCRIPTS.values())
+        self.outage = Outage()
         self._hot, self._bulk = self._lane("hot"), self._lane("bulk")
         tags = [partition_tag(settings.namespace, at, partitions) for at in range(partitions)]
         self.partitions = [PartitionHandle(at, tag, self._hot, self._bulk) for at, tag in enumerate(tags)]
@@ -125,13 +128,13 @@ class Store:
         except BaseException:
             await store.close()
             raise
-        log.info("store open: %s at %s, durability %s", facts.store_name, endpoint.shown, facts.durability)
+        STORE_OPEN(log, store=facts.store_name, at=endpoint.shown, durability=str(facts.durability))
         return store
 
     def _lane(self, name: str) -> Lane:
         prepare = Preparation(self._endpoint, f"pawl-{name}", self._scripts, self._hello)
         link = Link(self._endpoint.dial, prepare, self._scripts)
-        return Lane(name, link, self.settings.lane_options())
+        return Lane(name, link, self.settings.lane_options(), self.outage)
 
     async def _hello(self, wire: Wire) -> None:
         """Introduces a fresh connection to every partition, before any other script runs on it."""
@@ -220,7 +223,12 @@ class Store:
         """
         channels = [f"{partition.tag}ch:{server_run}" for partition in self.partitions]
         listener = Listener(
-            self._endpoint, channels, on_message, on_subscribed=on_subscribed, options=options
+            self._endpoint,
+            channels,
+            on_message,
+            on_subscribed=on_subscribed,
+            options=options,
+            outage=self.outage,
         )
         self._listeners.append(listener)
         return listener

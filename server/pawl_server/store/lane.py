@@ -24,7 +24,9 @@ from typing import Any
 
 import hiredis
 
+from pawl_server.log_lines import STORE_NOT_CONNECTED
 from pawl_server.store.errors import ScriptFailed, StoreMemory, StoreMoving, StoreRefused, StoreUnavailable
+from pawl_server.store.outage import Outage, reason
 from pawl_server.store.script_call import URGENT, Arg, Script
 from pawl_server.store.wire import Call, Wire, load_call, pack
 
@@ -102,8 +104,11 @@ class Link:
 class Lane:
     """Sends scripts over one connection at a time. Use it from one event loop only."""
 
-    def __init__(self, name: str, link: Link, options: LaneOptions | None = None) -> None:
+    def __init__(
+        self, name: str, link: Link, options: LaneOptions | None = None, outage: Outage | None = None
+    ) -> None:
         self.name = name
+        self.outage = outage or Outage()
         self.metrics = LaneMetrics()
         self.last_error: Exception | None = None
         self._link = link
@@ -141,9 +146,7 @@ class Lane:
         self._connect(first=True)
         done, _ = await asyncio.wait([self._first], timeout=timeout)
         if not done:
-            raise StoreUnavailable(
-                f"no usable Redis in {timeout:g} s: {self.last_error}", maybe_applied=False
-            )
+            raise StoreUnavailable(f"no usable Redis in {timeout:g} s: {self._why()}", maybe_applied=False)
         self._first.result()
 
     async def close(self) -> None:
@@ -300,7 +303,7 @@ class Lane:
         self._down_since = self._loop.time()
         self.last_error = error
         self.metrics.resets += 1
-        log.warning("lane %s: %s; %d calls unanswered", self.name, why, len(wire.unanswered))
+        self.outage.failed(self.name, f"{why}; {len(wire.unanswered)} calls unanswered")
         unanswered = [*self._repeats, *wire.unanswered]
         self._repeats.clear()
         now = self._loop.time()
@@ -357,7 +360,11 @@ class Lane:
         return min(call.deadline, self._down_since + self._options.patience)
 
     def _away(self, call: Call) -> StoreUnavailable:
-        return StoreUnavailable(f"no connection: {self.last_error}", maybe_applied=call.retried)
+        return StoreUnavailable(f"no connection: {self._why()}", maybe_applied=call.retried)
+
+    def _why(self) -> str:
+        """Why there is no connection."""
+        return reason(self.last_error) if self.last_error is not None else "the attempt takes too long"
 
     def _expire(self) -> None:
         """Fails the queued calls whose time is over while no connection is ready."""
@@ -393,16 +400,16 @@ class Lane:
                 self.last_error = error
                 if isinstance(error, FATAL) and not self._first.done():
                     self._first.set_exception(error)
-                log.info("lane %s: not connected: %s: %s", self.name, type(error).__name__, error)
+                if self._down_since is None:
+                    STORE_NOT_CONNECTED(log, part=self.name, why=reason(error))
+                else:
+                    self.outage.failed(self.name, error)
             pause = min(pause * 2, options.backoff_max)
             await asyncio.sleep(random.uniform(options.backoff_min, pause))
         self._wire = wire
-        if self._down_since is not None:
-            # As loud as the line that told of the loss.
-            away = self._loop.time() - self._down_since
-            log.warning("lane %s: connected again after %.1f s", self.name, away)
-            self._down_since = None
+        self._down_since = None
         self.last_error = None
+        self.outage.works(self.name)
         self.metrics.connects += 1
         if not self._first.done():
             self._first.set_result(None)

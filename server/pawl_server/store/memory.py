@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pawl_server.log_lines import STORE_MEMORY, STORE_MEMORY_UNKNOWN
 from pawl_server.store.connection import parse_info
 from pawl_server.store.errors import StoreError
 from pawl_server.store.lane import Lane
@@ -35,8 +36,8 @@ class MemoryWatch:
         pressure = self.ratio >= (self._limit - 0.01 if self.pressure else self._limit)
         if pressure != self.pressure:
             self.pressure = pressure
-            state = "admissions are refused" if pressure else "admissions go on"
-            log.warning("Redis uses %.0f %% of maxmemory; %s", self.ratio * 100, state)
+            what = "admissions are refused" if pressure else "admissions go on"
+            STORE_MEMORY(log, percent=round(self.ratio * 100), what=what)
 
     async def close(self) -> None:
         """Stops polling."""
@@ -48,5 +49,5 @@ class MemoryWatch:
             try:
                 await self.refresh()
             except StoreError as error:
-                log.debug("memory watch: %s", error)
+                STORE_MEMORY_UNKNOWN(log, why=str(error))
             await asyncio.sleep(self._interval)

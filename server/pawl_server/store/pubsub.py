@@ -16,8 +16,10 @@ from typing import Any, cast
 
 import hiredis
 
+from pawl_server.log_lines import HINT_LOST
 from pawl_server.store.connection import Endpoint
 from pawl_server.store.errors import StoreUnavailable
+from pawl_server.store.outage import Outage, reason
 from pawl_server.store.wire import pack
 
 log = logging.getLogger(__name__)
@@ -105,8 +107,10 @@ class Listener:
         *,
         on_subscribed: Callable[[], None] | None = None,
         options: ListenerOptions | None = None,
-        name: str = "pawl-listener",
+        outage: Outage | None = None,
+        name: str = "listener",
     ) -> None:
+        self.outage = outage or Outage()
         self.metrics = ListenerMetrics()
         self.last_error: str = ""
         self._endpoint = endpoint
@@ -147,8 +151,8 @@ class Listener:
                 await self._listen()
                 pause = options.backoff_min
             except Exception as error:
-                self.last_error = f"{type(error).__name__}: {error}"
-            log.info("%s: %s", self._name, self.last_error)
+                self.last_error = reason(error)
+            self.outage.failed(self._name, self.last_error)
             pause = min(pause * 2, options.backoff_max)
             await asyncio.sleep(random.uniform(options.backoff_min, pause))
 
@@ -191,12 +195,13 @@ class Listener:
             self.metrics.messages += 1
             try:
                 self._on_message(self._index[message[1]], message[2])
-            except Exception:
-                log.exception("%s: message %r", self._name, message[2])
+            except Exception as error:
+                HINT_LOST(log, error, hint=message[2].decode(errors="replace"))
         elif kind == b"ssubscribe":
             self._missing.discard(message[1])
             if not self._missing and not self._subscribed.is_set():
                 self._subscribed.set()
+                self.outage.works(self._name)
                 if self._on_subscribed is not None:
                     self._on_subscribed()
         elif kind == b"sunsubscribe" and message[1] in self._index and self._ear is not None:

@@ -118,6 +118,7 @@ def serve(configuration: Configuration, *, as_json: bool, until_stdin_closes: bo
 
     settings = configuration.settings
     logs.set_up(settings.log_level, settings.log_format)
+    configuration.warn()
     folder = None if settings.redis_url else os.path.abspath(settings.data_dir)
     run(_serve(settings, folder, as_json, until_stdin_closes))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
 import os
 import signal
 import sys
@@ -52,18 +51,20 @@ def worker(
 
     MODULE:WORKFLOW names a workflow that a module declares with @workflow; MODULE alone names all of them.
     Modules are looked for in the current folder first. The worker reconnects for ever; SIGINT or SIGTERM lets
-    running turns end and gives the others back. PAWL_LOG_LEVEL sets what is logged on stderr; debug is the
-    same as --verbose.
+    running turns end and gives the others back. PAWL_LOG_LEVEL sets what is logged on stderr (debug is the
+    same as --verbose), PAWL_LOG_FORMAT how: auto, text or json.
     """
     from pawl.worker import Worker
+    from pawl_server import logs
 
-    level = logging.DEBUG if verbose else _log_level()
+    level = "debug" if verbose else _choice("PAWL_LOG_LEVEL", "info", ("debug", "info", "warning", "error"))
+    form = _choice("PAWL_LOG_FORMAT", "auto", ("auto", "text", "json"))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     found: list[Workflow] = []
     for name in names:
-        found += [one for one in load(name, verbose=level == logging.DEBUG) if one not in found]
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        found += [one for one in load(name, verbose=level == "debug") if one not in found]
+    logs.set_up(level, form)
     try:
         one = Worker(address, workflows=found, concurrency=concurrency, grace=grace)
     except ValueError as error:
@@ -81,13 +82,12 @@ def worker(
     run(_work(one, announce))
 
 
-def _log_level() -> int:
-    name = os.environ.get("PAWL_LOG_LEVEL", "info")
-    level = logging.getLevelNamesMapping().get(name.upper())
-    if level is None:
-        text = f"PAWL_LOG_LEVEL: {name!r} is none of debug, info, warning, error"
-        raise CommandError("BAD_SETTING", text, Exit.USAGE, {"setting": "PAWL_LOG_LEVEL"})
-    return level
+def _choice(variable: str, default: str, choices: tuple[str, ...]) -> str:
+    value = os.environ.get(variable, default)
+    if value.lower() not in choices:
+        text = f"{variable}: {value!r} is none of {', '.join(choices)}"
+        raise CommandError("BAD_SETTING", text, Exit.USAGE, {"setting": variable})
+    return value.lower()
 
 
 async def _work(worker: Worker, announce: Callable[[], None]) -> None:
