@@ -61,11 +61,11 @@ class Delivery:
         self.dispatcher = Dispatcher(engine.leases, engine.store.partitions)
         self.wakeups = Wakeups(engine, self.dispatcher, self.lost)
         self.sessions: dict[int, WorkSession] = {}
+        self.holders: dict[bytes, WorkSession] = {}
         self.draining = False
         self._stopping = False
         self._empty = asyncio.Event()
         self._by_name: dict[tuple[str, int], WorkSession] = {}
-        self._by_session: dict[str, set[WorkSession]] = {}
         self._opened = 0
         self._closings: deque[float] = deque()
         self._orphans: list[tuple[WorkSession, list[tuple[Lease, bool]]]] = []
@@ -126,7 +126,6 @@ class Delivery:
         server_hello(session.outbox.frame().hello, self)
         self.sessions[session.number] = session
         self._by_name[hello.session, hello.ordinal] = session
-        self._by_session.setdefault(hello.session, set()).add(session)
         self.dispatcher.register(session)
         try:
             session.adopt_named(hello.leases)
@@ -151,10 +150,6 @@ class Delivery:
         name = (session.hello.session, session.hello.ordinal)
         if self._by_name.get(name) is session:
             del self._by_name[name]
-        streams = self._by_session.get(session.hello.session, set())
-        streams.discard(session)
-        if not streams:
-            self._by_session.pop(session.hello.session, None)
         self.dispatcher.unregister(session)
         if not self.sessions:
             self._empty.set()
@@ -204,11 +199,11 @@ class Delivery:
             if session is not None:
                 session.lost(lease.encode(), ended(_OUTCOMES.get(outcome, outcome)))
 
-    def superseded(self, by: WorkSession, key: bytes) -> None:
-        """A stream has taken a lease over: other streams of its session that have it here hear of that."""
-        for session in self._by_session.get(by.hello.session, ()):
-            if session is not by:
-                session.lost(key, Refused(Reason.SUPERSEDED, "a newer stream of the session has the lease"))
+    def ended(self, key: bytes, how: str) -> None:
+        """A command of somebody else has ended a lease; the stream that holds it here hears of it."""
+        session = self.holders.get(key)
+        if session is not None:
+            session.lost(key, ended(how))
 
     def renew_all(self) -> None:
         """Renews every accepted lease of every open stream at once: others believe this server dead."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery import commands
-from pawl_server.delivery.frames import fill_ms, fill_refusal
+from pawl_server.delivery.actions import ACTIONS, fill_finish, unknown
+from pawl_server.delivery.frames import fill_refusal
 from pawl_server.delivery.held import MAY_RIDE, NO_RIDE, RIDES, LeaseState
 from pawl_server.domain.errors import Reason, Refused
 from pawl_server.engine.refusals import OVER, refused
-from pawl_server.store.scripts_gen import CheckpointOk, FailOk, FinishOk, ReleaseOk
+from pawl_server.store.scripts_gen import FinishOk
 
 if TYPE_CHECKING:
     from pawl_server.delivery import Delivery
@@ -39,12 +40,11 @@ class Commanding:
         self._leases = delivery.engine.leases
         self._dispatcher = delivery.dispatcher
         self._orphan = delivery.orphan
+        self._ended = delivery.ended
         self._rides = 0
         # Bound once: these are handed out with every command.
         self._on_finish = self._finished
-        self._on_checkpoint = self._checkpointed
-        self._on_fail = self._failed
-        self._on_release = self._released
+        self._on_other = self._applied
         self._on_leave = self._ride
 
     def take_in(self, frame: Iterable[pb.Command]) -> None:
@@ -94,20 +94,17 @@ class Commanding:
         action = command.WhichOneof("action")
         if action == "finish":
             item = commands.finish(lease, n, command.finish, self._session.conn)
-            size = len(item.output) + len(item.state) + len(item.result) + len(item.next_message)
+            size = commands.finish_bytes(item)
             self._leases.finish(lease.partition, item, self._on_finish, state, self._on_leave, size)
             state.ride = MAY_RIDE
             self.leaving += 1
-        elif action == "checkpoint":
-            step = commands.checkpoint(lease, n, command.checkpoint)
-            self._leases.checkpoint(lease.partition, step, self._on_checkpoint, state, len(step.output))
-        elif action == "fail":
-            failure = commands.fail(lease, n, command.fail)
-            self._leases.fail(lease.partition, failure, self._on_fail, state, len(failure.details))
-        elif action == "release":
-            self._leases.release(lease.partition, commands.release(lease, n), self._on_release, state)
         else:
-            raise Refused(Reason.UNIMPLEMENTED, "no action, or one that this server does not know")
+            kind = ACTIONS.get(action or "")
+            if kind is None or action is None:
+                raise unknown()
+            item = kind.build(lease, n, getattr(command, action))
+            kind.send(self._leases, lease.partition, item, self._on_other, state)
+            state.action = action
         state.command = n
 
     def _ride(self, state: LeaseState) -> str:
@@ -145,9 +142,9 @@ class Commanding:
                 result = self._outbox.result()
                 result.lease = state.key
                 result.n = n
-                fill_ms(result.finish.finish_time, reply.finished_ms)
-                if reply.continuation:
-                    result.finish.continuation_turn = reply.continuation
+                fill_finish(result.finish, reply)
+            if not state.held:
+                self._ended(state.key, "completed")
             self._answered(state, over=True)
             if reply.turns:
                 self._dispatcher.served(state.lease.partition, state.tv, len(reply.turns))
@@ -159,39 +156,21 @@ class Commanding:
                 self._dispatcher.registered(state.lease.partition, state.tv)
             self._dispatcher.offer(session)
 
-    def _checkpointed(self, state: LeaseState, reply: Any, _: int) -> None:
-        if not isinstance(reply, CheckpointOk):
+    def _applied(self, state: LeaseState, reply: Any, _: int) -> None:
+        """The answer to any command but a finish."""
+        if isinstance(reply, Exception) or reply.word != "OK":
             self._other(state, reply)
             return
+        kind = ACTIONS[state.action]
         if not self._session.closed:
             result = self._outbox.result()
             result.lease = state.key
             result.n = state.command
-            result.checkpoint.position = reply.position
-        self._answered(state, over=False)
-
-    def _failed(self, state: LeaseState, reply: Any, _: int) -> None:
-        if not isinstance(reply, FailOk):
-            self._other(state, reply)
-            return
-        if not self._session.closed:
-            result = self._outbox.result()
-            result.lease = state.key
-            result.n = state.command
-            result.fail.state = reply.state  # pyright: ignore[reportAttributeAccessIssue]
-            if reply.delay_ms:
-                fill_ms(result.fail.retry_delay, reply.delay_ms)
-        self._answered(state, over=True)
-
-    def _released(self, state: LeaseState, reply: Any, _: int) -> None:
-        if not isinstance(reply, ReleaseOk):
-            self._other(state, reply)
-            return
-        if not self._session.closed:
-            result = self._outbox.result()
-            result.lease = state.key
-            result.n = state.command
-        self._answered(state, over=True)
+            if kind.fill is not None:
+                kind.fill(getattr(result, state.action), reply)
+        if kind.how and not state.held:
+            self._ended(state.key, kind.how)
+        self._answered(state, over=bool(kind.how))
 
     def _other(self, state: LeaseState, reply: Any) -> None:
         """Any answer but OK."""

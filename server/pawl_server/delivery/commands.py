@@ -68,8 +68,8 @@ def _step(field: str, step: pb.Checkpoint) -> tuple[str, str, bytes, bytes]:
     return key, kind, output, _digest(key.encode(), kind.encode(), part)
 
 
-def finish(lease: Lease, n: int, body: pb.Finish, conn: str) -> FinishItem:
-    """Checks a Finish; the item claims nothing yet."""
+def finish(lease: Lease, n: int, body: pb.Finish, conn: str = "") -> FinishItem:
+    """Checks a Finish; the item claims nothing yet, and what it will claim is for `conn`."""
     if body.sends:
         raise Refused(Reason.UNIMPLEMENTED, "sends of a finish are not implemented")
     key = kind = ""
@@ -95,6 +95,11 @@ def finish(lease: Lease, n: int, body: pb.Finish, conn: str) -> FinishItem:
         has_step, key, kind, output, step_digest, has_state, state, has_reply, reply,
         has_next, message_digest, message, "", conn,
     )  # fmt: skip
+
+
+def finish_bytes(item: FinishItem) -> int:
+    """About how many bytes it has."""
+    return len(item.output) + len(item.state) + len(item.result) + len(item.next_message)
 
 
 def fail(lease: Lease, n: int, body: pb.Fail) -> FailItem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from pawl.v1 import error_pb2, failure_pb2, payload_pb2
@@ -23,20 +24,35 @@ REASONS: dict[str, error_pb2.Reason.ValueType] = {
 }
 
 
+Frame = pb.WorkResponse | pb.ClaimResponse
+
+
+def numbered(number: int) -> Frame:
+    """An empty frame of a work stream."""
+    return pb.WorkResponse(frame=number)
+
+
+def unnumbered(_: int) -> Frame:
+    """An empty frame of a Claim stream."""
+    return pb.ClaimResponse()
+
+
 class Outbox:
     """What waits to be sent on one stream, as frames.
 
     `bytes` and `turns` say how much waits, `taken` is the number of the last frame that was taken. A frame
-    gets its number when its first item comes; frames leave in order, so numbers have no gaps.
+    gets its number when its first item comes; frames leave in order, so numbers have no gaps. `new` makes an
+    empty one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, new: Callable[[int], Frame] = numbered) -> None:
         self.bytes = 0
         self.turns = 0
         self.taken = 0
+        self._new = new
         self._number = 0
-        self._sealed: deque[tuple[pb.WorkResponse, int, int]] = deque()
-        self._frame: pb.WorkResponse | None = None
+        self._sealed: deque[tuple[Frame, int, int]] = deque()
+        self._frame: Frame | None = None
         self._frame_bytes = 0
         self._frame_items = 0
         self._frame_turns = 0
@@ -46,16 +62,16 @@ class Outbox:
         """Whether nothing waits."""
         return self._frame is None and not self._sealed
 
-    def frame(self) -> pb.WorkResponse:
+    def frame(self) -> Frame:
         """The frame under construction, for what is neither cut nor counted: hello, beat, drain."""
         frame = self._frame
         if frame is None:
             self._number += 1
-            frame = self._frame = pb.WorkResponse(frame=self._number)
+            frame = self._frame = self._new(self._number)
             self._frame_bytes = self._frame_items = self._frame_turns = 0
         return frame
 
-    def _room(self, size: int) -> pb.WorkResponse:
+    def _room(self, size: int) -> Frame:
         if self._frame_items and (
             self._frame_items >= FRAME_ITEMS or self._frame_bytes + size > FRAME_CUT_BYTES
         ):
@@ -74,8 +90,8 @@ class Outbox:
             self._frame = None
 
     def result(self) -> pb.CommandResult:
-        """Adds a result, to be filled in by the caller."""
-        return self._room(RESULT_BYTES).results.add()
+        """Adds a result, to be filled in by the caller. Work streams alone have results."""
+        return self._room(RESULT_BYTES).results.add()  # pyright: ignore[reportAttributeAccessIssue]
 
     def event(self, lease: bytes, ended: Refused | None) -> None:
         """Adds a lease event."""
@@ -91,7 +107,7 @@ class Outbox:
         self._frame_turns += 1
         return turn, self._number
 
-    def take(self) -> pb.WorkResponse | None:
+    def take(self) -> Frame | None:
         """The next frame to send; None when nothing waits."""
         if self._sealed:
             frame, size, turns = self._sealed.popleft()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from typing import Generic, TypeVar
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.domain.lease import Lease
 
 MISSING_BEATS = 3
+S = TypeVar("S")
+
 NO_RIDE, MAY_RIDE, RIDES = 0, 1, 2
 """Whether a finish claims a turn: it decides when it leaves for the store."""
 RECENT_MAX = 20_000
@@ -20,12 +23,13 @@ class LeaseState:
 
     `held` is false for a lease that a command named although the stream does not have it. `accepted` says
     that the worker has it, `renew_at` when the next renewal is due. `command` is the number of the command
-    that is unanswered, `queue` what waits behind it. `ride` is that of the finish under way. `term_s` is how
-    long the store keeps the lease after a sign of life.
+    that is unanswered, `action` its kind, `queue` what waits behind it. `ride` is that of the finish under
+    way. `term_s` is how long the store keeps the lease after a sign of life.
     """
 
     __slots__ = (
-        "accepted", "command", "held", "key", "lease", "missed", "queue", "renew_at", "ride", "term_s", "tv",
+        "accepted", "action", "command", "held", "key", "lease", "missed", "queue", "renew_at", "ride",
+        "term_s", "tv",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +44,7 @@ class LeaseState:
         self.renew_at = math.inf
         self.missed = 0
         self.command = 0
+        self.action = ""
         self.queue: deque[pb.Command] | None = None
         self.ride = NO_RIDE
 
@@ -57,15 +62,18 @@ class LeaseState:
         self.renew_at = now + max(remaining_s / 3, 0.25)
 
 
-class Held:
-    """Lease states by the bytes that name them.
+class Held(Generic[S]):
+    """Lease states of a stream by the bytes that name them.
 
     `write_s` is how long an acceptance may be known here only: it is written with the next renewals.
+    `holders` has the stream of every lease that is held on this server.
     """
 
-    def __init__(self, write_s: float) -> None:
+    def __init__(self, write_s: float, holders: dict[bytes, S], stream: S) -> None:
         self.write_s = write_s
         self.states: dict[bytes, LeaseState] = {}
+        self._holders = holders
+        self._stream = stream
         self._unaccepted: deque[tuple[int, LeaseState]] = deque()
         self._recent: set[bytes] = set()
         self._older: set[bytes] = set()
@@ -78,9 +86,19 @@ class Held:
         """Takes in a lease."""
         self.states[state.key] = state
 
+    def take(self, key: bytes, lease: Lease) -> LeaseState:
+        """A lease that is held from now on, known before or not."""
+        state = self.states.get(key)
+        if state is None:
+            state = self.states[key] = LeaseState(key, lease)
+        state.held = True
+        self._holders[key] = self._stream
+        return state
+
     def deliver(self, state: LeaseState, frame: int) -> None:
         """Takes in a lease whose turn leaves with frame `frame`."""
         self.states[state.key] = state
+        self._holders[state.key] = self._stream
         self._unaccepted.append((frame, state))
 
     def accept_through(self, frame: int, now: float) -> None:
@@ -100,11 +118,20 @@ class Held:
         """The lease has ended, or is no longer this stream's."""
         if state.held:
             state.held = False
+            if self._holders.get(state.key) is self._stream:
+                del self._holders[state.key]
             if len(self._recent) > RECENT_MAX:
                 self._older, self._recent = self._recent, set()
             self._recent.add(state.key)
         state.renew_at = math.inf
         self.drop_idle(state)
+
+    def leave(self) -> None:
+        """The stream has closed: no lease is held on it any longer, as far as others are concerned."""
+        holders = self._holders
+        for key in self.states:
+            if holders.get(key) is self._stream:
+                del holders[key]
 
     def drop_idle(self, state: LeaseState) -> None:
         """Forgets a lease that is not held and has no command under way."""

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery import commands
 from pawl_server.delivery.commanding import Commanding
-from pawl_server.delivery.frames import Outbox, fill_ms, fill_turn, turn_size
+from pawl_server.delivery.frames import Frame, Outbox, fill_ms, fill_turn, turn_size
 from pawl_server.delivery.held import Held, LeaseState
 from pawl_server.domain.errors import InvalidField, Reason, Refused
 from pawl_server.domain.lease import Lease
 from pawl_server.domain.limits import CREDITS, FRAME_ITEMS
-from pawl_server.engine.refusals import refused
+from pawl_server.engine.refusals import refused, superseded
 from pawl_server.log_lines import STREAM_FORGOT
 from pawl_server.store import records, scripts_gen
 from pawl_server.store.errors import StoreDamaged
@@ -65,7 +65,8 @@ class WorkSession:
         self.conn = f"{delivery.engine.server_run}.{hello.ordinal}.{number}"
         self.number = number
         self.outbox = Outbox()
-        self.held = Held(min(ACCEPT_WITHIN_S, delivery.settings.delivery_timeout_ms / 4_000))
+        write_s = min(ACCEPT_WITHIN_S, delivery.settings.delivery_timeout_ms / 4_000)
+        self.held = Held[WorkSession](write_s, delivery.holders, self)
         self.heard_at = self.sent_at = delivery.loop.time()
         self.rtt_s: float | None = None
         self.draining = False
@@ -292,13 +293,10 @@ class WorkSession:
             if self.closed:
                 self._delivery.orphan([(lease, True)], self)
                 return
-            state = self.held.states.get(key)
-            if state is None:
-                state = LeaseState(key, lease)
-                self.held.add(state)
-            state.held = True
-            state.renewed(self._loop.time(), reply.remaining_ms / 1000)
-            self._delivery.superseded(self, key)
+            before = self._delivery.holders.get(key)
+            self.held.take(key, lease).renewed(self._loop.time(), reply.remaining_ms / 1000)
+            if before is not None and before is not self:
+                before.lost(key, superseded())
             self.outbox.event(key, None)
         else:
             self.outbox.event(key, refused(lease, reply))
@@ -338,7 +336,7 @@ class WorkSession:
         if self._reader is not None:
             self._relieve()
 
-    async def next_frame(self) -> pb.WorkResponse | None:
+    async def next_frame(self) -> Frame | None:
         """The next frame to send; None once the stream is finished."""
         while True:
             frame = self.outbox.take()
@@ -346,7 +344,7 @@ class WorkSession:
                 now = self._loop.time()
                 self.sent_at = self.write_began = now
                 if self._probe is None:
-                    self._probe = (frame.frame, now)
+                    self._probe = (self.outbox.taken, now)
                 return frame
             if self.ending and self.commands.pending == 0 and not self._adopting:
                 return None
@@ -392,6 +390,7 @@ class WorkSession:
             self.held.over(state)
             self._give_back(state.lease)
         left = [state for state in self.held.states.values() if state.held and not state.command]
+        self.held.leave()
         self._delivery.closed(self, [(state.lease, state.accepted) for state in left])
 
 

@@ -32,7 +32,7 @@ def refused(lease: Lease, reply: Any) -> Refused:
         case "BODY_CONFLICT":
             return Refused(word, "a command with this number and another body was applied before")
         case "SUPERSEDED":
-            return Refused(word, "a newer stream of the session has the lease")
+            return superseded()
         case "STALE_FENCE":
             return Refused(word, f"fence {lease.fence} is not the current one of {lease.instance_id}")
     raise AssertionError(f"unexpected reply {word}")
@@ -41,3 +41,8 @@ def refused(lease: Lease, reply: Any) -> Refused:
 def ended(how: str) -> Refused:
     """The lease ended before; `how` is one of the endings of lib/record.lua."""
     return Refused(Reason.LEASE_ENDED, f"the lease is over: {how}", {"how": how})
+
+
+def superseded() -> Refused:
+    """The lease belongs to another stream now."""
+    return Refused(Reason.SUPERSEDED, "a newer stream of the session has the lease")

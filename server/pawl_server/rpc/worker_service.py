@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import grpc.aio
 from google.protobuf.message import DecodeError
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery import Delivery, WorkSession, check_ordinal, read_hello
+from pawl_server.delivery.actions import ACTIONS
 from pawl_server.delivery.frames import fill_ms, fill_refusal
+from pawl_server.delivery.unary import apply
 from pawl_server.domain.errors import InvalidField
 from pawl_server.domain.ids import check_id
 from pawl_server.domain.lease import Lease
@@ -24,6 +26,8 @@ from pawl_server.rpc.convert import type_settings
 from pawl_server.rpc.status import abort
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Any)
 
 HELLO_S = 10.0
 """How long a worker has for its first frame."""
@@ -150,6 +154,36 @@ class WorkerService:
             session.adopted(key, lease, reply)
         response = pb.AdoptLeasesResponse()
         _fill_results(response.results, request.leases, leases, replies)
+        return response
+
+    @unary(sheds=False, while_draining=True)
+    async def Checkpoint(self, request: pb.CheckpointRequest, _: Context) -> pb.CheckpointResponse:
+        """Saves a step."""
+        return await self._command("checkpoint", request, pb.CheckpointResponse())
+
+    @unary(sheds=False, while_draining=True)
+    async def FinishTurn(self, request: pb.FinishTurnRequest, _: Context) -> pb.FinishTurnResponse:
+        """Completes a turn."""
+        return await self._command("finish", request, pb.FinishTurnResponse())
+
+    @unary(sheds=False, while_draining=True)
+    async def FailTurn(self, request: pb.FailTurnRequest, _: Context) -> pb.FailTurnResponse:
+        """Ends an attempt that failed."""
+        return await self._command("fail", request, pb.FailTurnResponse())
+
+    @unary(sheds=False, while_draining=True)
+    async def ReleaseTurn(self, request: pb.ReleaseTurnRequest, _: Context) -> pb.ReleaseTurnResponse:
+        """Gives a turn back."""
+        return await self._command("release", request, pb.ReleaseTurnResponse())
+
+    async def _command(self, name: str, request: Any, response: R) -> R:
+        """One command by itself; `name` is the field of the request that has it."""
+        answer = await apply(self._delivery, name, request.lease, request.n, getattr(request, name))
+        fill = ACTIONS[name].fill
+        if answer is None:
+            response.already = True
+        elif fill is not None:
+            fill(response.result, answer)
         return response
 
     def _leases(self, keys: Sequence[bytes]) -> list[Lease | InvalidField]:
