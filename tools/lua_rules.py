@@ -14,6 +14,8 @@ REPLY_WORDS = frozenset(
         *("OK", "ALREADY", "BODY_CONFLICT", "DONE", "FIRED", "GAP", "HELD", "LEASE_ENDED", "LIMIT_EXCEEDED"),
         *(
             "DAMAGED",
+            "DELETING",
+            "INSTANCE_DELETED",
             "MOVING",
             "NEXT",
             "NOT_FOUND",
@@ -26,11 +28,25 @@ REPLY_WORDS = frozenset(
         *("STALE_FENCE", "SUPERSEDED", "WRONG_PARTITIONS", "WRONG_STATE"),
     }
 )
-"""Every word a script may answer. DAMAGED and MOVING are implied for all scripts and stand in no header."""
+"""Every word a script may answer. IMPLIED ones hold for all scripts and stand in no header."""
+
+IMPLIED = frozenset({"DAMAGED", "DELETING", "MOVING"})
 
 READ_COMMANDS = frozenset(
     {
-        *("EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "HSTRLEN", "LINDEX"),
+        *(
+            "EXISTS",
+            "GET",
+            "HEXISTS",
+            "HGET",
+            "HGETALL",
+            "HLEN",
+            "HMGET",
+            "HRANDFIELD",
+            "HSCAN",
+            "HSTRLEN",
+            "LINDEX",
+        ),
         *("LLEN", "LRANGE", "SCARD", "SISMEMBER", "SMISMEMBER", "SSCAN", "TIME", "XLEN", "XRANGE"),
         *("XREVRANGE", "ZCARD", "ZRANK", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE"),
         *("ZREVRANGE", "ZSCAN", "ZSCORE"),
@@ -56,8 +72,11 @@ STATE_WRITERS = frozenset({"wake", "inbox", "view"})
 _CALL = re.compile(r"redis\.call\(\s*'(?P<command>[A-Z]+)'")
 _ANY_CALL = re.compile(r"redis\.\s*(?P<function>\w+)")
 _PRODUCED = re.compile(r"\{\s*'(?P<word>[A-Z][A-Z0-9_]+)'")
-_EMITTED = re.compile(r"\bledger_add\(\w+, (?P<event>[A-Z_]+)\b")
-_KEY = re.compile(r"\bT \.\. '(?P<name>[a-z]+)")
+_EMITTED = re.compile(
+    r"\bledger_add\(\w+, (?P<event>[A-Z_]+)\b"
+    r"|\bhead_end\((?:\w+, ){4}(?P<head>[A-Z_]+)\b|\bqueued_end\((?:\w+, ){5}(?P<queued>[A-Z_]+)\b"
+)
+_KEY = re.compile(r"(?:\bT \.\. |\bunit_mark\(|\bborn_index\(|\bor )'(?P<name>[a-z]+)(?:'|:)")
 _JOINED = re.compile(r"\w*(?:fence|seq|_ms|_us)\b\]?\s*\.\.|\.\.\s*[\w.]*(?:fence|seq|_ms|_us)\b(?!\()", re.I)
 _WHILE = re.compile(r"\bwhile\b(?P<condition>.*)\bdo\b")
 _STATE_SET = re.compile(r"\[STATE\]\s*=(?!=)|\br\.state\s*=(?!=)")
@@ -96,7 +115,7 @@ def check_file(code: Code, *, is_lib: bool, direct: bool) -> Iterator[Finding]:
     may_write = direct or (is_lib and name in WRITERS)
     for number, line in code.lines:
         for match in _ANY_CALL.finditer(line):
-            if match["function"] != "call":
+            if match["function"] not in ("call", "sha1hex"):
                 yield Finding(
                     code.path, number, f"redis.{match['function']}: only redis.call with a literal command"
                 )
@@ -143,7 +162,7 @@ def check_bundle(bundle: Bundle, states: frozenset[str], keys: frozenset[str]) -
     header, path = bundle.header, bundle.header.path
     text = [line for code in Code.of_bundle(bundle) for _, line in code.lines]
     declared = {reply.word for reply in header.replies}
-    yield from _compare(path, "@reply", declared, _found(_PRODUCED, "word", text) - {"DAMAGED", "MOVING"})
+    yield from _compare(path, "@reply", declared, _found(_PRODUCED, "word", text) - IMPLIED)
     yield from _compare(path, "@emits", set(header.emits), _found(_EMITTED, "event", text) - {"event"})
     for word in sorted(declared - REPLY_WORDS):
         yield Finding(path, 1, f"reply word {word} is not in REPLY_WORDS of tools/lua_rules.py")
@@ -158,7 +177,9 @@ def check_bundle(bundle: Bundle, states: frozenset[str], keys: frozenset[str]) -
 
 
 def _found(pattern: re.Pattern[str], group: str, lines: Iterable[str]) -> set[str]:
-    return {match[group] for line in lines for match in pattern.finditer(line)}
+    """What the group matched, or the groups that stand in for it."""
+    found = (match for line in lines for match in pattern.finditer(line))
+    return {match[group] or next(filter(None, match.groups())) for match in found}
 
 
 def _compare(path: Path, tag: str, declared: set[str], produced: set[str]) -> Iterator[Finding]:

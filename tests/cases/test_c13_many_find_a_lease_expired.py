@@ -43,7 +43,7 @@ def expire_from(controls: list[Control], tag: str, now_ms: int = 0) -> list[scri
 @pytest.mark.spec("R-EXPIRE-1")
 async def test_one_of_twenty_passes_ends_the_lease(engine: Engine, redis_server: RedisServer) -> None:
     await engine.inbox.send(
-        SendItem("a", "m1", b"d", b"json\0x", b"", True, "t", "v1", b"d", b"", 1_000, 0, False)
+        SendItem("a", "m1", b"d", b"json\0x", b"", True, "t", "v1", b"d", b"", 1_000, 0, b"", False, 0, 0)
     )
     hand = Hand(engine)
     claimed = await hand.claim("a")

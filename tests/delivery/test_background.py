@@ -135,11 +135,11 @@ async def test_no_loop_ends_because_of_an_error(
 
 
 def _instance(instance_id: str) -> CreateItem:
-    return CreateItem(instance_id, "t", "v1", b"d", b"", 0, 0)
+    return CreateItem(instance_id, "t", "v1", b"d", b"", 0, 0, b"", "")
 
 
 def _message(instance_id: str) -> SendItem:
-    return SendItem(instance_id, "m1", b"d", b"json\0x", b"", False, "", "", b"", b"", 0, 0, False)
+    return SendItem(instance_id, "m1", b"d", b"json\0x", b"", False, "", "", b"", b"", 0, 0, b"", False, 0, 0)
 
 
 @pytest.mark.spec("R-CMD-2", "R-STORE-7")

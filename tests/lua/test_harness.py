@@ -27,7 +27,10 @@ def test_defaults_and_virtual_time(harness: Harness) -> None:
     assert result.now_ms == START_MS
     assert result.replies == [CreateOk(1, START_MS)]
     harness.now += 10
-    assert harness.call("create", items=[CreateItem("b", "t", "v1", b"", b"", 0, 0)]).now_ms == START_MS + 10
+    assert (
+        harness.call("create", items=[CreateItem("b", "t", "v1", b"", b"", 0, 0, b"", "")]).now_ms
+        == START_MS + 10
+    )
     assert harness.one("claim", tv="t:v1", limit=1) == ClaimOk(False, [])
 
 

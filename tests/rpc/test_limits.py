@@ -142,7 +142,7 @@ async def test_the_transitions_enforce_limits_themselves(server: Handle) -> None
     engine = server.engine
     over = b"json\0" + b"x" * (LIMITS.message_bytes + 1)
     state = b"json\0" + b"x" * (LIMITS.state_bytes + 1)
-    await engine.instances.create(CreateItem("a", "t", "v1", b"d", state[:-1], 0, 0))
+    await engine.instances.create(CreateItem("a", "t", "v1", b"d", state[:-1], 0, 0, b"", ""))
     await engine.inbox.send(SendItem("a", "m", b"d", over[:-1], b"", False, "", "", b"", b"", 0, 0, False))
     with pytest.raises(LimitExceeded, match="message_bytes") as refused:
         await engine.inbox.send(SendItem("a", "n", b"d", over, b"", False, "", "", b"", b"", 0, 0, False))

@@ -28,7 +28,7 @@ from tests.support.lua_harness import Harness, State, changes
 
 TV = "t:v1"
 DETACHED_MS = 10_000
-COMMANDS = frozenset({"checkpoint", "finish", "fail", "release"})
+COMMANDS = frozenset({"checkpoint", "finish", "fail", "release", "sleep", "defer"})
 
 
 class Event(NamedTuple):
@@ -45,6 +45,12 @@ class Event(NamedTuple):
 def digest_of(*parts: object) -> bytes:
     """The 8-byte digest of a body, as a server would make it."""
     return blake2b(repr(parts).encode(), digest_size=8).digest()
+
+
+def detail_text(detail: Any) -> str:
+    """The detail of an event as text; the parts of a list are joined by spaces."""
+    parts = detail if isinstance(detail, list) else [detail]
+    return " ".join(part.decode() if isinstance(part, bytes) else str(part) for part in parts)
 
 
 def state_name(number: int) -> str:
@@ -203,7 +209,7 @@ class Driver(Harness):
         raw = self.redis.call("LRANGE", f"{self.tag}e:{name}", 0, -1)
         events = [records.ledger_event(one) for one in raw]
         return [
-            Event(names[e.type], e.turn, e.attempt, state_name(e.state), e.status, e.detail.decode())
+            Event(names[e.type], e.turn, e.attempt, state_name(e.state), e.status, detail_text(e.detail))
             for e in events
         ]
 

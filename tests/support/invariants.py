@@ -28,7 +28,14 @@ _IDLE, _ACTIVE, _BLOCKED, _STOPPED, _DELETED = 1, 2, 3, 4, 5
 """Instance status, as in lib/ledger.lua and pawl.v1.InstanceStatus."""
 _TAG = re.compile(r"\{[^{}]+\.\d+\.[0-9a-f]+\}")
 """A partition's prefix, as store/keys.py makes it."""
-_ENTRY_KINDS = {TurnState.RUNNING: "lease", TurnState.BACKOFF: "backoff"}
+_ENTRY_KINDS = {
+    TurnState.RUNNING: "lease",
+    TurnState.BACKOFF: "backoff",
+    TurnState.SLEEPING: "sleep",
+    TurnState.DEFERRED: "defer",
+}
+"""Kinds of due entry that are the one reason to wake of a head."""
+_SECONDARY_KINDS = {"gc", "delayed", "expiry", "settle", "delete"}
 
 
 @cache
@@ -107,6 +114,27 @@ class Instance:
         if self.r["STATE"] == TurnState.FAILED:
             return _BLOCKED
         return _ACTIVE if self.r["PENDING"] else _IDLE
+
+    @property
+    def member(self) -> str:
+        """How sets of instances by type and version name it."""
+        return f"{self.tv}:{self.id}"
+
+    @cached_property
+    def tombstones(self) -> list[int]:
+        """Turns behind the head that have ended."""
+        turns = range(self.r["HEAD"], self.r["TAIL"] + 1)
+        return [turn for turn in turns if f"{turn}.h" in self.fields]
+
+    @cached_property
+    def parked(self) -> list[int]:
+        """Turns whose message is kept for a redrive."""
+        return sorted(int(name[:-2]) for name in self.fields if re.fullmatch(r"\d+\.p", name))
+
+    @cached_property
+    def delayed(self) -> dict[str, list[Any]]:
+        """Delayed messages by id."""
+        return {name[2:]: unpack(raw) for name, raw in self.fields.items() if name.startswith("q:")}
 
     def receipt(self, turn: int) -> Packed | None:
         """The receipt of a finished turn, if kept."""
@@ -190,7 +218,7 @@ def _check_wakeups(p: Partition) -> Iterator[str]:
     for kind, instance_id in p.due:
         if kind in _ENTRY_KINDS.values():
             reasons.setdefault(instance_id, []).append(kind)
-        elif kind != "gc":
+        elif kind not in _SECONDARY_KINDS:
             yield f"due: unknown kind {kind}"
     for instance_id in sorted(reasons.keys() | p.instances.keys()):
         instance = p.instances.get(instance_id)
@@ -208,34 +236,66 @@ def _wanted(instance: Instance) -> list[str]:
     state = instance.r["STATE"]
     if state == TurnState.RUNNING:
         return ["lease"]
-    if instance.r["PENDING"] == 0 or state == TurnState.FAILED or instance.stopped:
+    blocked = state == TurnState.FAILED or state >= TurnState.COMPLETED
+    if instance.r["PENDING"] == 0 or blocked or instance.stopped:
         return []
-    return ["backoff"] if state == TurnState.BACKOFF else [f"ready {instance.tv}"]
+    return [_ENTRY_KINDS.get(state, f"ready {instance.tv}")]
 
 
 def _check_indexes(p: Partition) -> Iterator[str]:
-    """`busy`, `types`, `ids` and `gc` say what the instances say."""
-    busy = {one.id for one in p.instances.values() if one.r["PENDING"]}
-    if (p.keys.get("busy") or set()) != busy:
-        yield f"busy: {sorted(p.keys.get('busy') or ())}, wanted {sorted(busy)}"
+    """`busy`, `failed`, `paused`, `parked`, `types`, `ids` and `gc` say what the instances say."""
+    live = [one for one in p.instances.values() if not one.r["FLAGS"] & _DELETING]
+    wanted_sets = {
+        "busy": {one.member for one in live if one.r["PENDING"]},
+        "failed": {one.member for one in live if one.r["STATE"] == TurnState.FAILED},
+        "paused": {one.member for one in live if one.r["FLAGS"] & _PAUSED},
+        "parked": {f"{one.member}:{turn:016d}" for one in live for turn in one.parked},
+    }
+    for name, members in wanted_sets.items():
+        if set(p.keys.get(name) or ()) != members:
+            yield f"{name}: {sorted(p.keys.get(name) or ())}, wanted {sorted(members)}"
     for tv in sorted({tv for tv, _ in p.ready} - set(p.keys.get("types") or {})):
         yield f"types: lacks {tv}, which has ready heads"
     stored = {
         (name, member): score for name, zset in p.space("ids").items() for member, score in zset.items()
     }
-    wanted = {(one.tv.partition(":")[0], one.id): float(one.created_ms) for one in p.instances.values()}
+    wanted = {(one.tv.partition(":")[0], one.id): float(one.created_ms) for one in live}
     if stored != wanted:
         yield f"ids: {stored}, wanted {wanted}"
-    armed = {one.id for one in p.instances.values() if one.r["FLAGS"] & _GC}
+    armed = {one.id for one in live if one.r["FLAGS"] & _GC}
     entries = {instance_id for kind, instance_id in p.due if kind == "gc"}
     if armed != entries:
         yield f"due: gc entries of {sorted(entries)}, flags of {sorted(armed)}"
 
 
+def _check_later(p: Partition) -> Iterator[str]:
+    """Delayed and expiring messages are counted, listed, and have their one entry at the earliest time."""
+    lists, expiring = p.space("l"), p.space("x")
+    for instance_id in sorted((lists.keys() | expiring.keys()) - p.instances.keys()):
+        yield f"l: or x:{instance_id} without an instance"
+    for one in p.instances.values():
+        if one.r["FLAGS"] & _DELETING:
+            continue
+        listed = {member[16:]: score for member, score in lists.get(one.id, {}).items()}
+        if listed != {message_id: q[6] for message_id, q in one.delayed.items()}:
+            yield f"l:{one.id}: {listed}, wanted {one.delayed}"
+        if one.r["DELAYED"] != len(listed):
+            yield f"{one.id}: {one.r['DELAYED']} delayed messages, a recount gives {len(listed)}"
+        if one.r["DELAYED_AT"] != min(listed.values(), default=0):
+            yield f"{one.id}: first delayed message at {one.r['DELAYED_AT']}, listed {listed}"
+        if one.r["PARKED_TURNS"] != len(one.parked):
+            yield f"{one.id}: {one.r['PARKED_TURNS']} parked turns, a recount gives {one.parked}"
+        for kind, at in (("delayed", one.r["DELAYED_AT"]), ("expiry", one.r["EXPIRES_AT"])):
+            if bool(at) != ((kind, one.id) in p.due):
+                yield f"{one.id}: {kind} at {at}, entries of due {dict(p.due)}"
+        if one.r["EXPIRES_AT"] == 0 and expiring.get(one.id):
+            yield f"x:{one.id}: {expiring[one.id]}, but nothing expires"
+
+
 def _check_counters(p: Partition) -> Iterator[str]:
     """G1, G12: counters equal a recount; fences and incarnations are unique and below the partition's."""
     meta = p.keys.get("meta") or {}
-    every = list(p.instances.values())
+    every = [one for one in p.instances.values() if not one.r["FLAGS"] & _DELETING]
     fences = [one.r[name] for one in every for name in ("FENCE", "PFENCE") if one.r[name]]
     for name, used in (("fence", fences), ("incarnation", [one.r["INC"] for one in every])):
         if len(set(used)) < len(used):
@@ -251,12 +311,13 @@ def _check_positions(one: Instance) -> Iterator[str]:
     r = one.r
     if not 1 <= r["OLDEST"] <= r["KEPT"] <= r["HEAD"] <= r["TAIL"] + 1:
         yield f"oldest {r['OLDEST']}, kept {r['KEPT']}, head {r['HEAD']}, tail {r['TAIL']} are out of order"
-    if r["PENDING"] != r["TAIL"] - r["HEAD"] + 1:
-        yield f"pending is {r['PENDING']}, a recount gives {r['TAIL'] - r['HEAD'] + 1}"
+    unfinished = r["TAIL"] - r["HEAD"] + 1 - len(one.tombstones)
+    if r["PENDING"] != unfinished:
+        yield f"pending is {r['PENDING']}, a recount gives {unfinished}"
     if (r["STATE"] == 0) != (r["PENDING"] == 0):
         yield f"state {r['STATE']} with {r['PENDING']} pending turns"
-    if r["STATE"] >= TurnState.COMPLETED:
-        yield f"the head has the final state {r['STATE']}"
+    if (r["STATE"] >= TurnState.COMPLETED) != (r["HEAD"] in one.tombstones):
+        yield f"the head has state {r['STATE']}, tombstones are {one.tombstones}"
     if r["STATE"] == TurnState.RUNNING and (r["FENCE"] == 0 or r["HOW"]):
         yield f"running with fence {r['FENCE']}, whose lease ended ({r['HOW']})"
 
@@ -292,10 +353,12 @@ def _check_flags(one: Instance) -> Iterator[str]:
 def _check_fields(p: Partition) -> Iterator[str]:
     """No field is left of a trimmed turn, none is missing of a kept one; message ids lead to their turns."""
     for one in p.instances.values():
+        if one.r["FLAGS"] & _DELETING:
+            continue
         wanted = _wanted_fields(one)
         for field in sorted(wanted - set(one.fields)):
             yield f"{one.id}: field {field} is missing"
-        for field in sorted(set(one.fields) - wanted - {"s", "k", "a"}):
+        for field in sorted(set(one.fields) - wanted - {"s", "k", "a", "c"}):
             yield f"{one.id}: field {field} should not be there"
     for key in p.keys:
         if key.startswith("i:") and key[2:] not in p.instances:
@@ -305,12 +368,21 @@ def _check_fields(p: Partition) -> Iterator[str]:
 def _wanted_fields(one: Instance) -> set[str]:
     """The fields an instance must have, besides those that depend on what was sent."""
     r = one.r
-    wanted = {"r", "y", "o"}
+    wanted = {"r", "y", "o", *(f"{turn}.p" for turn in one.parked)}
+    for message_id in one.delayed:
+        wanted |= {f"q:{message_id}"}
+        known = f"d:{message_id}"
+        wanted.add(known if one.fields.get(known) == b"q" else f"{known} = q")
     for turn in range(r["OLDEST"], r["TAIL"] + 1):
         receipt, message_id = one.receipt(turn), one.message_id(turn)
         if turn < r["HEAD"]:
             wanted.add(f"{turn}.h")
-        if turn >= r["KEPT"]:
+        buried = receipt is not None and receipt["R_MESSAGE_ID"] not in (0, b"")
+        if receipt and not buried and receipt["R_STATE"] != TurnState.COMPLETED and f"{turn}.f" in one.fields:
+            wanted.add(f"{turn}.f")
+        if buried and turn >= r["HEAD"]:
+            wanted.add(f"{turn}.h")
+        if turn >= r["KEPT"] and not buried:
             wanted.add(f"{turn}.m")
             steps = r["STEPS"] if turn == r["HEAD"] else 0
             if receipt:
@@ -331,6 +403,8 @@ def _check_ledger(p: Partition) -> Iterator[str]:
     names = {number: name for name, number in constants("ledger").items()}
     keep = constants("commit")["LEDGER_KEEP"]
     for one in p.instances.values():
+        if one.r["FLAGS"] & _DELETING:
+            continue
         events, seq = p.keys.get(f"e:{one.id}") or [], one.r["SEQ"]
         if not min(seq, keep) <= len(events) <= min(seq, keep + _LEDGER_STEP - 1):
             yield f"e:{one.id}: {len(events)} events kept of {seq}"
@@ -349,6 +423,7 @@ def _check_ledger(p: Partition) -> Iterator[str]:
 _CHECKS: Iterable[Callable[[Partition], Iterator[str]]] = (
     _check_wakeups,
     _check_indexes,
+    _check_later,
     _check_counters,
     _check_fields,
     _check_ledger,

@@ -41,6 +41,10 @@ class Reason(StrEnum):
     WORKER_LOST = "WORKER_LOST"
     SUPERSEDED = "SUPERSEDED"
     CURSOR_STALE = "CURSOR_STALE"
+    INSTANCE_DELETING = "INSTANCE_DELETING"
+    INSTANCE_DELETED = "INSTANCE_DELETED"
+    COMPACTED = "COMPACTED"
+    REWOUND = "REWOUND"
 
 
 class Refused(Exception):
@@ -97,3 +101,12 @@ def another_type(instance_id: str, stored: str, wanted: str) -> BodyConflict:
     """An instance has another type or version, given as `type:version`, than the request wants."""
     is_now, is_not = (each.replace(":", " ", 1) for each in (stored, wanted))
     return BodyConflict("instance", instance_id, f"is {is_now}, not {is_not}")
+
+
+def instance_deleted(instance_id: str) -> Refused:
+    """The request belongs to a life of the id that was deleted within the last day."""
+    return Refused(
+        Reason.INSTANCE_DELETED,
+        f"instance {instance_id} was deleted, and this request belongs to its former life",
+        {"resource": "instance", "name": instance_id},
+    )

@@ -33,15 +33,35 @@ class TurnState(IntEnum):
 MOVES: dict[TurnState, dict[TurnState, str]] = {
     TurnState.QUEUED: {
         TurnState.RUNNING: "claim",
+        TurnState.CANCELLED: "cancel",
+        TurnState.EXPIRED: "its time to live is over before an attempt began",
     },
     TurnState.RUNNING: {
         TurnState.QUEUED: "release, return of an unreceived turn, expiry with attempts left",
+        TurnState.SLEEPING: "sleep",
         TurnState.BACKOFF: "fail with attempts left",
+        TurnState.DEFERRED: "defer",
         TurnState.FAILED: "last attempt failed",
         TurnState.COMPLETED: "finish",
+        TurnState.CANCELLED: "cancel",
+    },
+    TurnState.SLEEPING: {
+        TurnState.QUEUED: "the sleep is over",
+        TurnState.CANCELLED: "cancel",
     },
     TurnState.BACKOFF: {
-        TurnState.QUEUED: "the delay is over",
+        TurnState.QUEUED: "the delay is over, or wake",
+        TurnState.CANCELLED: "cancel",
+    },
+    TurnState.DEFERRED: {
+        TurnState.QUEUED: "the delay is over, or wake",
+        TurnState.CANCELLED: "cancel",
+    },
+    TurnState.FAILED: {
+        TurnState.QUEUED: "retry",
+        TurnState.CANCELLED: "cancel",
+        TurnState.SKIPPED: "skip",
+        TurnState.PARKED: "park",
     },
 }
 """Which moves exist, and what makes them."""

@@ -6,7 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pawl_server.domain.errors import BodyConflict, LimitExceeded, NotFound, Reason, Refused, another_type
+from pawl_server.domain.errors import (
+    BodyConflict,
+    LimitExceeded,
+    NotFound,
+    Reason,
+    Refused,
+    another_type,
+    instance_deleted,
+)
 from pawl_server.engine.coalesce import Coalescer
 from pawl_server.store import scripts_gen
 from pawl_server.store.scripts_gen import SendItem, SendOk, SendReply
@@ -74,6 +82,8 @@ def _refusal(item: SendItem, reply: SendReply) -> Refused:
     match reply:
         case scripts_gen.SendNotFound():
             return NotFound("instance", item.id)
+        case scripts_gen.SendInstanceDeleted():
+            return instance_deleted(item.id)
         case scripts_gen.SendBodyConflict(what="message"):
             return BodyConflict("message", item.message_id)
         case scripts_gen.SendBodyConflict(tv=stored):

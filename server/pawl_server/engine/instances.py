@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pawl.v1.instance_pb2 import Instance, InstanceStatus
 from pawl_server.domain.cursor import page_position, page_token
-from pawl_server.domain.errors import BodyConflict, LimitExceeded, NotFound, another_type
+from pawl_server.domain.errors import BodyConflict, LimitExceeded, NotFound, another_type, instance_deleted
 from pawl_server.domain.times import duration, timestamp
 from pawl_server.engine import views
 from pawl_server.engine.coalesce import Coalescer
@@ -63,6 +63,7 @@ class Instances:
         reply = await self._creates.submit(partition, item, len(item.state))
         match reply:
             case CreateOk(incarnation=incarnation, created_ms=created_ms):
+                key, *tags = item.words.decode().split("\0")[:-1] or [""]
                 return Instance(
                     id=item.id,
                     workflow_type=item.type,
@@ -70,12 +71,17 @@ class Instances:
                     incarnation=incarnation,
                     status=InstanceStatus.INSTANCE_STATUS_IDLE,
                     create_time=timestamp(created_ms),
-                    head_turn=1,
-                    oldest_kept_turn=1,
+                    head_turn=reply.first_turn,
+                    last_turn=reply.first_turn - 1,
+                    oldest_kept_turn=reply.first_turn,
                     lease_timeout=duration(item.lease_ms) if item.lease_ms else None,
                     max_attempts=item.max_attempts,
-                    last_seq=1,
+                    last_seq=reply.first_seq,
+                    correlation_key=key,
+                    tags=tags,
                 )
+            case scripts_gen.CreateInstanceDeleted():
+                raise instance_deleted(item.id)
             case scripts_gen.CreateLimitExceeded(limit=limit, value=value, max=maximum):
                 raise LimitExceeded(limit, value, maximum)
             case scripts_gen.CreateBodyConflict(tv=stored):

@@ -11,7 +11,7 @@ from pawl.v1.error_pb2 import Reason as ReasonNumber
 from pawl.v1.message_service_pb2 import Refusal
 from pawl_server.domain.errors import Reason, Refused
 from pawl_server.log_lines import REQUEST_FAILED
-from pawl_server.store.errors import StoreMemory, StoreMoving, StoreUnavailable
+from pawl_server.store.errors import StoreDeleting, StoreMemory, StoreMoving, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ def refused(error: BaseException, where: str = "") -> Refused:
             return Refused(Reason.STORE_UNAVAILABLE, f"the store did not answer: {error.why}")
         case StoreMoving():
             return Refused(Reason.MOVING, "the partition is moving to another Redis node")
+        case StoreDeleting():
+            return Refused(Reason.INSTANCE_DELETING, "the instance is being deleted")
         case StoreMemory():
             return Refused(Reason.OVERLOADED, "Redis has reached its memory limit")
     incident = REQUEST_FAILED(log, error, where=where or "a request")

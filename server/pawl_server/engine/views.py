@@ -21,6 +21,7 @@ from pawl_server.store.records import (
 )
 
 _PAUSED, _DELETING = 1, 2
+_TIMED = (TurnState.RUNNING, TurnState.BACKOFF, TurnState.SLEEPING, TurnState.DEFERRED)
 
 
 def payload(blob: bytes) -> Payload:
@@ -56,6 +57,8 @@ def failure(record: FailureRecord) -> Failure:
 
 def origin(record: MessageRecord) -> Origin | None:
     """How a message came to be; None if its sender said nothing."""
+    if record.redriven:
+        return Origin(redrive=Origin.Redrive(turn=record.from_turn, message_id=record.from_id))
     if record.from_turn:
         return Origin(continuation=Origin.Continuation(turn=record.from_turn, message_id=record.from_id))
     return Origin(client=record.origin) if record.origin else None
@@ -91,6 +94,11 @@ def instance(instance_id: str, record: InstanceRecord, born: Birth, state: bytes
         lease_timeout=duration(born.lease_ms) if born.lease_ms else None,
         max_attempts=born.max_attempts,
         last_seq=record.seq,
+        delayed_messages=record.delayed,
+        tags=born.tags,
+        correlation_key=born.correlation_key,
+        paused=record.paused,
+        parked_turns=record.parked_turns,
     )
 
 
@@ -106,7 +114,7 @@ def turn(
     shown = Turn(instance_id=instance_id, incarnation=record.incarnation, turn=view.turn)
     if view.receipt is not None:
         _finished(shown, view.receipt, payloads)
-    elif view.turn == record.head:
+    elif view.turn == record.head and record.state < TurnState.COMPLETED:
         _head(shown, record)
     else:
         shown.state = TurnState.QUEUED  # pyright: ignore[reportAttributeAccessIssue]
@@ -137,13 +145,15 @@ def _head(shown: Turn, record: InstanceRecord) -> None:
     shown.state = record.state  # pyright: ignore[reportAttributeAccessIssue]
     shown.attempt = record.attempt
     shown.step_count = record.steps
-    if record.deadline_ms and record.state in (TurnState.RUNNING, TurnState.BACKOFF):
+    if record.deadline_ms and record.state in _TIMED:
         shown.due_time.CopyFrom(timestamp(record.deadline_ms))
 
 
 def _message(shown: Turn, message: MessageRecord, payloads: bool) -> None:
     shown.message_id = message.message_id
     shown.admit_time.CopyFrom(timestamp(message.admitted_ms))
+    if message.expire_ms:
+        shown.expire_time.CopyFrom(timestamp(message.expire_ms))
     if (source := origin(message)) is not None:
         shown.origin.CopyFrom(source)
     if payloads:

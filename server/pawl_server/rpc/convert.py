@@ -13,10 +13,10 @@ from google.protobuf.duration_pb2 import Duration
 from pawl.v1.instance_service_pb2 import InstanceSpec
 from pawl.v1.message_service_pb2 import SendMessageRequest
 from pawl.v1.payload_pb2 import Payload
-from pawl.v1.workflow_type_pb2 import WorkflowType
+from pawl.v1.workflow_type_pb2 import ExhaustionPolicy, WorkflowType
 from pawl_server.domain import limits as bounds
 from pawl_server.domain.errors import InvalidField, LimitExceeded
-from pawl_server.domain.ids import check_id, check_own_id, check_type
+from pawl_server.domain.ids import check_id, check_optional_id, check_own_id, check_type
 from pawl_server.domain.limits import Limits
 from pawl_server.domain.payload import check_payload, digest_of, payload_digest, payload_parts, to_blob
 from pawl_server.domain.times import DAY, HOUR, SECOND, duration_ms
@@ -61,7 +61,9 @@ def wait_ms(field: str, value: Duration) -> int:
     return duration_ms(field, value, 0, bounds.WAIT_MS)
 
 
-def create_item(at: str, instance_id: str, spec: InstanceSpec, limits: Limits) -> CreateItem:
+def create_item(
+    at: str, instance_id: str, spec: InstanceSpec, limits: Limits, request_id: str = ""
+) -> CreateItem:
     """An instance to create. `at` is the path of the spec."""
     workflow_type = check_type(f"{at}workflow_type", spec.workflow_type)
     version = check_id(f"{at}version", spec.version)
@@ -75,8 +77,21 @@ def create_item(at: str, instance_id: str, spec: InstanceSpec, limits: Limits) -
     if spec.HasField("lease_timeout"):
         lease = duration_ms(f"{at}lease_timeout", spec.lease_timeout, SECOND, HOUR)
     attempts = _within(f"{at}max_attempts", spec.max_attempts, 0, 1_000)
-    digest = digest_of(workflow_type.encode(), version.encode(), b"%d %d" % (lease, attempts), *parts)
-    return CreateItem(instance_id, workflow_type, version, digest, state, lease, attempts)
+    words = _words(at, spec)
+    named = (b"words", words) if words else ()
+    digest = digest_of(workflow_type.encode(), version.encode(), b"%d %d" % (lease, attempts), *parts, *named)
+    return CreateItem(instance_id, workflow_type, version, digest, state, lease, attempts, words, request_id)
+
+
+def _words(at: str, spec: InstanceSpec) -> bytes:
+    """Correlation key and tags as create.lua takes them."""
+    if not spec.tags and not spec.correlation_key:
+        return b""
+    if len(spec.tags) > bounds.TAGS:
+        raise LimitExceeded("tags_per_instance", len(spec.tags), bounds.TAGS)
+    tags = sorted({check_id(f"{at}tags[{place}]", tag) for place, tag in enumerate(spec.tags)})
+    key = check_optional_id(f"{at}correlation_key", spec.correlation_key)
+    return b"".join(word.encode() + b"\0" for word in (key, *tags))
 
 
 def send_item(at: str, request: SendMessageRequest, limits: Limits) -> SendItem:
@@ -89,11 +104,18 @@ def send_item(at: str, request: SendMessageRequest, limits: Limits) -> SendItem:
     origin = request.origin
     if len(origin) > limits.origin_bytes:
         raise LimitExceeded("origin_bytes", len(origin), limits.origin_bytes)
+    waits, delay, ttl = request.HasField("wait"), 0, 0
+    if request.HasField("delay"):
+        delay = duration_ms(f"{at}delay", request.delay, 1, 365 * DAY)
+        if waits:
+            raise InvalidField(f"{at}wait", "is not possible for a delayed message")
+    if request.HasField("ttl"):
+        ttl = duration_ms(f"{at}ttl", request.ttl, 1, 365 * DAY)
+    if delay or ttl:
+        digest = digest_of(digest, b"%d %d" % (delay, ttl))
     if not request.HasField("create_if_absent"):
-        waits = request.HasField("wait")
-        return SendItem(
-            instance_id, message_id, digest, message, origin, False, "", "", b"", b"", 0, 0, waits
-        )
+        nothing = ("", "", b"", b"", 0, 0, b"")
+        return SendItem(instance_id, message_id, digest, message, origin, False, *nothing, waits, delay, ttl)
     new = create_item(f"{at}create_if_absent.", instance_id, request.create_if_absent, limits)
     return SendItem(
         instance_id,
@@ -108,7 +130,10 @@ def send_item(at: str, request: SendMessageRequest, limits: Limits) -> SendItem:
         new.state,
         new.lease_ms,
         new.max_attempts,
-        request.HasField("wait"),
+        new.words,
+        waits,
+        delay,
+        ttl,
     )
 
 
@@ -119,6 +144,10 @@ def type_settings(at: str, message: WorkflowType) -> TypeSettings:
     _spans(settings, at, message, (("attempt_timeout", "attempt_timeout_ms", SECOND, 7 * DAY),))
     if message.max_attempts:
         settings["max_attempts"] = _within(f"{at}max_attempts", message.max_attempts, 1, 1_000)
+    if message.on_exhausted:
+        if message.on_exhausted not in ExhaustionPolicy.values():
+            raise InvalidField(f"{at}on_exhausted", f"is {message.on_exhausted}, which is no policy")
+        settings["on_exhausted"] = message.on_exhausted
     if message.HasField("retry"):
         _retry(settings, f"{at}retry.", message)
     if message.HasField("retention"):

@@ -23,7 +23,9 @@ class InstanceService:
         """Creates an instance, or repeats the first answer."""
         instance_id = check_own_id("instance_id", request.instance_id)
         check_optional_id("request_id", request.request_id)
-        item = convert.create_item("spec.", instance_id, request.spec, self._engine.limits)
+        item = convert.create_item(
+            "spec.", instance_id, request.spec, self._engine.limits, request.request_id
+        )
         return pb.CreateInstanceResponse(instance=await self._engine.instances.create(item))
 
     @unary()

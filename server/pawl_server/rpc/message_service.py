@@ -97,6 +97,8 @@ def _within(context: Context, wait_ms: int) -> int:
 
 
 def _sent(sent: SendOk) -> pb.SendMessageResponse:
+    if not sent.turn:
+        return pb.SendMessageResponse(incarnation=sent.incarnation, due_time=timestamp(sent.due_ms))
     return pb.SendMessageResponse(
         turn=sent.turn, incarnation=sent.incarnation, admit_time=timestamp(sent.admitted_ms)
     )

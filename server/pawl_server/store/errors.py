@@ -42,6 +42,10 @@ class StoreMemory(StoreError):
     """Redis has reached maxmemory and refused the call. Nothing was written."""
 
 
+class StoreDeleting(StoreError):
+    """The instance is being deleted in the background. Nothing was written."""
+
+
 class ScriptFailed(StoreError):
     """A script ended with an error reply.
 

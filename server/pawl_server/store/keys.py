@@ -46,8 +46,9 @@ _CATALOGUE = (
         "i:<id>",
         "hash",
         "r (packed record), y (type:version), o (what creation fixed), s (state), k (step keys of the head), "
-        "a (servers awaiting a turn), d:<message id> (turn), <turn>.m (message), <turn>.<position> (step), "
-        "<turn>.f (last failure), <turn>.h (receipt, last step, reply)",
+        "a (servers awaiting a turn), c (answers to control calls), d:<message id> (turn), "
+        "q:<message id> (delayed message), <turn>.m (message), <turn>.<position> (step), "
+        "<turn>.f (last failure), <turn>.h (receipt, last step, reply), <turn>.p (parked message)",
         "as long as the instance; fields of a turn until trimmed",
     ),
     KeySpec(
@@ -71,11 +72,47 @@ _CATALOGUE = (
         "due",
         "due",
         "zset",
-        "lease:<id>, backoff:<id>, gc:<id> -> engine ms",
+        "lease:, backoff:, sleep:, defer:, delayed:, expiry:, settle:, gc:, delete:<id> -> engine ms",
         "one entry per kind and instance",
     ),
-    KeySpec("busy", "busy", "set", "instances with unfinished turns", "while not empty"),
+    KeySpec(
+        "busy",
+        "busy",
+        "zset",
+        "type:version:instance of instances with unfinished turns, all 0",
+        "while not empty",
+    ),
+    KeySpec("failed", "failed", "zset", "type:version:instance of blocked ones, all 0", "while not empty"),
+    KeySpec("paused", "paused", "zset", "type:version:instance of paused ones, all 0", "while not empty"),
+    KeySpec(
+        "parked",
+        "parked",
+        "zset",
+        "type:version:instance:turn (16 digits) of parked turns, all 0",
+        "until redriven, discarded or deleted",
+    ),
+    KeySpec(
+        "damaged",
+        "damaged",
+        "zset",
+        "i:<id>, q:<id>:<message id>: records that can't be read -> engine ms when found",
+        "until repaired or deleted",
+    ),
     KeySpec("ids", "ids:<type>", "zset", "instance -> engine ms of creation", "as long as the instances"),
+    KeySpec("tag", "tag:<type>:<tag>", "zset", "instance -> engine ms of creation", "as long as they"),
+    KeySpec(
+        "key",
+        "key:<type>:<correlation key>",
+        "zset",
+        "instance -> engine ms of creation",
+        "as long as the instances",
+    ),
+    KeySpec(
+        "l", "l:<id>", "zset", "arrival (16 digits) and id of delayed messages -> due", "while there are any"
+    ),
+    KeySpec("x", "x:<id>", "zset", "turn -> engine ms at which it expires", "until they have passed"),
+    KeySpec("dead", "dead", "hash", "deleted instance -> packed last numbers", "24 hours after the deletion"),
+    KeySpec("deadtime", "deadtime", "zset", "deleted instance -> engine ms", "24 hours after the deletion"),
     KeySpec(
         "waiting",
         "waiting:<type>:<version>",

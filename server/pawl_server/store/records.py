@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-RECORD_FIELDS = 36
+RECORD_FIELDS = 43
 
 
 def unpack(raw: bytes) -> list[Any]:
@@ -59,6 +59,23 @@ class InstanceRecord(NamedTuple):
     previous_answer1: int
     previous_answer2: int
     releases: int
+    defers: int
+    extra_attempts: int
+    extra_losses: int
+    delayed: int
+    delayed_at_ms: int
+    expires_at_ms: int
+    parked_turns: int
+
+    @property
+    def paused(self) -> bool:
+        """Whether dispatch is stopped."""
+        return bool(self.flags & 1)
+
+    @property
+    def deleting(self) -> bool:
+        """Whether the instance is being deleted."""
+        return bool(self.flags & 2)
 
     @property
     def accepted(self) -> bool:
@@ -88,13 +105,16 @@ class Birth(NamedTuple):
     """0: the type's."""
     max_attempts: int
     """0: the type's."""
+    correlation_key: str = ""
+    tags: tuple[str, ...] = ()
 
 
 def birth(tv: str, raw: bytes) -> Birth:
     """Decodes `y` (type:version) and `o`."""
     name, _, version = tv.partition(":")
     o = unpack(raw)
-    return Birth(name, version, o[1], o[2], o[3], o[4])
+    key, *tags = o[5].decode().split("\0")[:-1] if len(o) > 5 and o[5] else [""]
+    return Birth(name, version, o[1], o[2], o[3], o[4], key, tuple(tags))
 
 
 class MessageRecord(NamedTuple):
@@ -106,14 +126,18 @@ class MessageRecord(NamedTuple):
     origin: bytes
     admitted_ms: int
     from_turn: int
-    """Turn that continued with this message; 0 if it was sent."""
+    """Turn that continued with this message or was redriven; 0 if it was sent."""
     from_id: str
+    redriven: bool = False
+    expire_ms: int = 0
+    """When it expires unless an attempt has begun; 0 for never."""
 
 
 def message_record(raw: bytes) -> MessageRecord:
     """Decodes `<turn>.m`."""
     m = unpack(raw)
-    return MessageRecord(m[1].decode(), m[2], m[3], m[4], m[5], m[6], m[7].decode())
+    more = (bool(m[8]), m[9]) if len(m) > 9 else ()
+    return MessageRecord(m[1].decode(), m[2], m[3], m[4], m[5], m[6], m[7].decode(), *more)
 
 
 class StepRecord(NamedTuple):
@@ -185,7 +209,7 @@ class Receipt(NamedTuple):
 def receipt(raw: bytes) -> Receipt:
     """Decodes `<turn>.h`."""
     h = unpack(raw)
-    trimmed = len(h) > 16
+    trimmed = len(h) > 16 and h[16] != 0
     claimed = h[10].decode() if h[10] else ""
     reply = h[14] if h[14] != 0 else None
     last_step = _step(h[15]) if h[15] != 0 else None
@@ -234,6 +258,38 @@ def claimed_turn(view: list[Any]) -> ClaimedTurn:
     )
 
 
+class ParkedRecord(NamedTuple):
+    """Field `<turn>.p`: what is kept of a parked turn."""
+
+    message: MessageRecord
+    failure: FailureRecord | None
+    parked_ms: int
+
+
+def parked_record(raw: bytes) -> ParkedRecord:
+    """Decodes `<turn>.p`."""
+    p = unpack(raw)
+    return ParkedRecord(message_record(p[1]), failure_record(p[2]) if p[2] else None, p[3])
+
+
+class DelayedRecord(NamedTuple):
+    """Field `q:<message id>`: a message that is admitted later."""
+
+    message_id: str
+    digest: bytes
+    blob: bytes
+    origin: bytes
+    sent_ms: int
+    due_ms: int
+    ttl_ms: int
+
+
+def delayed_record(raw: bytes) -> DelayedRecord:
+    """Decodes `q:<message id>`."""
+    q = unpack(raw)
+    return DelayedRecord(q[1].decode(), q[2], q[3], q[4], q[5], q[6], q[8])
+
+
 class TurnView(NamedTuple):
     """A turn as get_turn and list_turns read it; see view_turn in lib/view.lua."""
 
@@ -273,7 +329,8 @@ class LedgerEvent(NamedTuple):
     state: int
     status: int
     seq: int
-    detail: bytes
+    detail: Any
+    """Text as bytes; a list or a number for some types."""
 
 
 def ledger_event(raw: bytes) -> LedgerEvent:
@@ -310,9 +367,14 @@ TYPE_FIELDS = (
     "max_age_ms",
     "max_turns",
     "max_bytes",
+    "on_exhausted",
 )
 TYPE_DEFAULTS: dict[str, float] = dict(
-    zip(TYPE_FIELDS, (60_000, 3, 1_000, 60_000, 2, 3_600_000, 256, 86_400_000, 2_000, 4_194_304), strict=True)
+    zip(
+        TYPE_FIELDS,
+        (60_000, 3, 1_000, 60_000, 2, 3_600_000, 256, 86_400_000, 2_000, 4_194_304, 1),
+        strict=True,
+    )
 )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from pawl_server.store.errors import ScriptFailed, StoreDamaged, StoreMoving
+from pawl_server.store.errors import ScriptFailed, StoreDamaged, StoreDeleting, StoreError, StoreMoving
 
 R = TypeVar("R")
 
@@ -73,21 +73,33 @@ def decode_result(
     except KeyError as unknown:
         if now_ms == 0 and replies and replies[0][0] == b"MOVING":
             raise StoreMoving(f"{script}: the partition's slot is moving") from None
-        if unknown.args[0] == b"DAMAGED":
-            return _with_damaged(script, raw, words)
+        if unknown.args[0] in _ABSENT:
+            return _with_absent(script, raw, words)
         raise ScriptFailed(script, f"unknown reply word {unknown.args[0]!r}") from None
     return Result(now_ms, decoded, [entry.decode() for entry in ready])
 
 
-def _with_damaged(
+def _with_absent(
     script: str, raw: Sequence[Any], words: Mapping[bytes, Callable[[Sequence[Any]], R]]
 ) -> Result[R]:
-    damaged = StoreDamaged(f"{script}: what is stored of the instance can't be read")
     now_ms, replies, ready = raw
     if len(replies) == 1:
-        raise damaged
+        raise _absent(script, replies[0][0])
     sound = iter(
-        decode_result(script, (now_ms, [r for r in replies if r[0] != b"DAMAGED"], ready), words).replies
+        decode_result(script, (now_ms, [r for r in replies if r[0] not in _ABSENT], ready), words).replies
     )
-    decoded: list[Any] = [damaged if reply[0] == b"DAMAGED" else next(sound) for reply in replies]
+    decoded: list[Any] = [
+        _absent(script, reply[0]) if reply[0] in _ABSENT else next(sound) for reply in replies
+    ]
     return Result(now_ms, decoded, [entry.decode() for entry in ready])
+
+
+_ABSENT = {
+    b"DAMAGED": (StoreDamaged, "what is stored of the instance can't be read"),
+    b"DELETING": (StoreDeleting, "the instance is being deleted"),
+}
+
+
+def _absent(script: str, word: bytes) -> StoreError:
+    kind, text = _ABSENT[word]
+    return kind(f"{script}: {text}")

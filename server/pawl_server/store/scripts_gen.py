@@ -245,6 +245,182 @@ async def beat(
     return beat_decode(await p.call(BEAT, argv))
 
 
+class CancelOk(NamedTuple):
+    finished_ms: int
+    former: int
+    inc: int
+    fence: int
+    conn: str
+
+    word = "OK"
+
+
+class CancelBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class CancelNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class CancelPruned(NamedTuple):
+    word = "PRUNED"
+
+
+class CancelWrongState(NamedTuple):
+    state: int
+    attempt: int
+
+    word = "WRONG_STATE"
+
+
+CancelReply = CancelOk | CancelBodyConflict | CancelNotFound | CancelPruned | CancelWrongState
+_CANCEL_WORDS: dict[bytes, Callable[[Sequence[Any]], CancelReply]] = {
+    b"OK": lambda r: CancelOk(int(r[1]), int(r[2]), int(r[3]), int(r[4]), r[5].decode()),
+    b"BODY_CONFLICT": lambda r: CancelBodyConflict(),
+    b"NOT_FOUND": lambda r: CancelNotFound(),
+    b"PRUNED": lambda r: CancelPruned(),
+    b"WRONG_STATE": lambda r: CancelWrongState(int(r[1]), int(r[2])),
+}
+CANCEL: Script[CancelReply] = _script("cancel")
+"""Ends an unfinished turn; the lease of one that runs ends at once."""
+
+
+def cancel_args(
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    turn: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, id, inc, turn, request_id, digest, comment]
+    return argv
+
+
+def cancel_decode(raw: Sequence[Any]) -> Result[CancelReply]:
+    return decode_result("cancel", raw, _CANCEL_WORDS)
+
+
+async def cancel(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    turn: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> Result[CancelReply]:
+    """Ends an unfinished turn; the lease of one that runs ends at once.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    id: instance id
+    inc: incarnation; 0 for any
+    turn: turn number
+    request_id: idempotency id; may be empty
+    digest: digest of the request
+    comment: text for the ledger
+    """
+    argv = cancel_args(
+        now_ms=now_ms,
+        server=server,
+        id=id,
+        inc=inc,
+        turn=turn,
+        request_id=request_id,
+        digest=digest,
+        comment=comment,
+    )
+    return cancel_decode(await p.call(CANCEL, argv))
+
+
+class CancelMessageOk(NamedTuple):
+    turn: int
+
+    word = "OK"
+
+
+class CancelMessageBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class CancelMessageNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class CancelMessageWrongState(NamedTuple):
+    state: int
+
+    word = "WRONG_STATE"
+
+
+CancelMessageReply = (
+    CancelMessageOk
+    | CancelMessageBodyConflict
+    | CancelMessageNotFound
+    | CancelMessageWrongState
+)
+_CANCEL_MESSAGE_WORDS: dict[bytes, Callable[[Sequence[Any]], CancelMessageReply]] = {
+    b"OK": lambda r: CancelMessageOk(int(r[1])),
+    b"BODY_CONFLICT": lambda r: CancelMessageBodyConflict(),
+    b"NOT_FOUND": lambda r: CancelMessageNotFound(),
+    b"WRONG_STATE": lambda r: CancelMessageWrongState(int(r[1])),
+}
+CANCEL_MESSAGE: Script[CancelMessageReply] = _script("cancel_message")
+"""Takes back a message that has not started."""
+
+
+def cancel_message_args(
+    *, now_ms: int = 0, server: str, id: str, message_id: str, request_id: str, digest: bytes, comment: str
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, id, message_id, request_id, digest, comment]
+    return argv
+
+
+def cancel_message_decode(raw: Sequence[Any]) -> Result[CancelMessageReply]:
+    return decode_result("cancel_message", raw, _CANCEL_MESSAGE_WORDS)
+
+
+async def cancel_message(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    message_id: str,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> Result[CancelMessageReply]:
+    """Takes back a message that has not started.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    id: instance id
+    message_id: idempotency id of the message
+    request_id: idempotency id; may be empty
+    digest: digest of the request
+    comment: text for the ledger
+    """
+    argv = cancel_message_args(
+        now_ms=now_ms,
+        server=server,
+        id=id,
+        message_id=message_id,
+        request_id=request_id,
+        digest=digest,
+        comment=comment,
+    )
+    return cancel_message_decode(await p.call(CANCEL_MESSAGE, argv))
+
+
 class CheckpointItem(NamedTuple):
     """One item of `checkpoint`."""
 
@@ -436,11 +612,15 @@ class CreateItem(NamedTuple):
     state: bytes  # initial state blob
     lease_ms: int  # lease override; 0 for the type's
     max_attempts: int  # attempts override; 0 for the type's
+    words: bytes  # correlation key and tags, each followed by a zero byte; empty for none
+    request_id: str  # idempotency id; may be empty
 
 
 class CreateOk(NamedTuple):
     incarnation: int
     created_ms: int
+    first_turn: int
+    first_seq: int
 
     word = "OK"
 
@@ -451,6 +631,10 @@ class CreateBodyConflict(NamedTuple):
     word = "BODY_CONFLICT"
 
 
+class CreateInstanceDeleted(NamedTuple):
+    word = "INSTANCE_DELETED"
+
+
 class CreateLimitExceeded(NamedTuple):
     limit: str
     value: int
@@ -459,10 +643,11 @@ class CreateLimitExceeded(NamedTuple):
     word = "LIMIT_EXCEEDED"
 
 
-CreateReply = CreateOk | CreateBodyConflict | CreateLimitExceeded
+CreateReply = CreateOk | CreateBodyConflict | CreateInstanceDeleted | CreateLimitExceeded
 _CREATE_WORDS: dict[bytes, Callable[[Sequence[Any]], CreateReply]] = {
-    b"OK": lambda r: CreateOk(int(r[1]), int(r[2])),
+    b"OK": lambda r: CreateOk(int(r[1]), int(r[2]), int(r[3]), int(r[4])),
     b"BODY_CONFLICT": lambda r: CreateBodyConflict(r[1].decode()),
+    b"INSTANCE_DELETED": lambda r: CreateInstanceDeleted(),
     b"LIMIT_EXCEEDED": lambda r: CreateLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
 }
 CREATE: Script[CreateReply] = _script("create")
@@ -490,6 +675,162 @@ async def create(
     """
     argv = create_args(now_ms=now_ms, max_state=max_state, items=items)
     return create_decode(await p.call(CREATE, argv))
+
+
+class DeferItem(NamedTuple):
+    """One item of `defer`."""
+
+    id: str  # instance id
+    inc: int  # incarnation
+    turn: int  # turn number
+    fence: int  # fence of the lease
+    n: int  # command number
+    digest: bytes  # digest of the command
+    ms: int  # until when it waits, 1 ms to 365 days
+    reason: str  # machine-readable cause; may be empty
+
+
+class DeferOk(NamedTuple):
+    due_ms: int
+
+    word = "OK"
+
+
+class DeferAlready(NamedTuple):
+    word = "ALREADY"
+
+
+class DeferGap(NamedTuple):
+    last: int
+
+    word = "GAP"
+
+
+class DeferBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class DeferNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class DeferStaleFence(NamedTuple):
+    word = "STALE_FENCE"
+
+
+class DeferLeaseEnded(NamedTuple):
+    how: str
+
+    word = "LEASE_ENDED"
+
+
+class DeferLimitExceeded(NamedTuple):
+    limit: str
+    value: int
+    max: int
+
+    word = "LIMIT_EXCEEDED"
+
+
+DeferReply = (
+    DeferOk
+    | DeferAlready
+    | DeferGap
+    | DeferBodyConflict
+    | DeferNotFound
+    | DeferStaleFence
+    | DeferLeaseEnded
+    | DeferLimitExceeded
+)
+_DEFER_WORDS: dict[bytes, Callable[[Sequence[Any]], DeferReply]] = {
+    b"OK": lambda r: DeferOk(int(r[1])),
+    b"ALREADY": lambda r: DeferAlready(),
+    b"GAP": lambda r: DeferGap(int(r[1])),
+    b"BODY_CONFLICT": lambda r: DeferBodyConflict(),
+    b"NOT_FOUND": lambda r: DeferNotFound(),
+    b"STALE_FENCE": lambda r: DeferStaleFence(),
+    b"LEASE_ENDED": lambda r: DeferLeaseEnded(r[1].decode()),
+    b"LIMIT_EXCEEDED": lambda r: DeferLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
+}
+DEFER: Script[DeferReply] = _script("defer")
+"""Puts turns off without using an attempt."""
+
+
+def defer_args(*, now_ms: int = 0, server: str, max_defers: int, items: Sequence[DeferItem]) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, max_defers]
+    for item in items:
+        argv += item
+    return argv
+
+
+def defer_decode(raw: Sequence[Any]) -> Result[DeferReply]:
+    return decode_result("defer", raw, _DEFER_WORDS)
+
+
+async def defer(
+    p: Caller, *, now_ms: int = 0, server: str, max_defers: int, items: Sequence[DeferItem]
+) -> Result[DeferReply]:
+    """Puts turns off without using an attempt.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    max_defers: times that a turn may be put off
+    """
+    argv = defer_args(now_ms=now_ms, server=server, max_defers=max_defers, items=items)
+    return defer_decode(await p.call(DEFER, argv))
+
+
+class DeleteOk(NamedTuple):
+    deleted: bool
+    background: bool
+    inc: int
+    turn: int
+    fence: int
+    conn: str
+
+    word = "OK"
+
+
+class DeleteNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+DeleteReply = DeleteOk | DeleteNotFound
+_DELETE_WORDS: dict[bytes, Callable[[Sequence[Any]], DeleteReply]] = {
+    b"OK": lambda r: DeleteOk(r[1] == 1, r[2] == 1, int(r[3]), int(r[4]), int(r[5]), r[6].decode()),
+    b"NOT_FOUND": lambda r: DeleteNotFound(),
+}
+DELETE: Script[DeleteReply] = _script("delete")
+"""Removes an instance; one with many turns in the background, by the entry `delete`."""
+
+
+def delete_args(
+    *, now_ms: int = 0, server: str, id: str, inc: int, max_turns: int, request_id: str
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, id, inc, max_turns, request_id]
+    return argv
+
+
+def delete_decode(raw: Sequence[Any]) -> Result[DeleteReply]:
+    return decode_result("delete", raw, _DELETE_WORDS)
+
+
+async def delete(
+    p: Caller, *, now_ms: int = 0, server: str, id: str, inc: int, max_turns: int, request_id: str
+) -> Result[DeleteReply]:
+    """Removes an instance; one with many turns in the background, by the entry `delete`.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    id: instance id
+    inc: incarnation; 0 for any
+    max_turns: turns that are removed at once
+    request_id: idempotency id; may be empty
+    """
+    argv = delete_args(
+        now_ms=now_ms, server=server, id=id, inc=inc, max_turns=max_turns, request_id=request_id
+    )
+    return delete_decode(await p.call(DELETE, argv))
 
 
 class ExpireFired(NamedTuple):
@@ -533,7 +874,7 @@ _EXPIRE_WORDS: dict[bytes, Callable[[Sequence[Any]], ExpireReply]] = {
     b"NEXT": lambda r: ExpireNext(int(r[1])),
 }
 EXPIRE: Script[ExpireReply] = _script("expire")
-"""Applies what is due: leases that ran out, backoffs that are over, trimming."""
+"""Applies what is due: leases that ran out, delays that are over, messages to admit or to end, trimming, deletion."""
 
 
 def expire_args(*, now_ms: int = 0, server: str, limit: int) -> list[Arg]:
@@ -546,7 +887,7 @@ def expire_decode(raw: Sequence[Any]) -> Result[ExpireReply]:
 
 
 async def expire(p: Caller, *, now_ms: int = 0, server: str, limit: int) -> Result[ExpireReply]:
-    """Applies what is due: leases that ran out, backoffs that are over, trimming.
+    """Applies what is due: leases that ran out, delays that are over, messages to admit or to end, trimming, deletion.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
@@ -1017,6 +1358,164 @@ async def orphan(
     return orphan_decode(await p.call(ORPHAN, argv))
 
 
+class ParkOk(NamedTuple):
+    finished_ms: int
+
+    word = "OK"
+
+
+class ParkBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class ParkNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class ParkPruned(NamedTuple):
+    word = "PRUNED"
+
+
+class ParkWrongState(NamedTuple):
+    state: int
+    attempt: int
+
+    word = "WRONG_STATE"
+
+
+class ParkLimitExceeded(NamedTuple):
+    limit: str
+    value: int
+    max: int
+
+    word = "LIMIT_EXCEEDED"
+
+
+ParkReply = ParkOk | ParkBodyConflict | ParkNotFound | ParkPruned | ParkWrongState | ParkLimitExceeded
+_PARK_WORDS: dict[bytes, Callable[[Sequence[Any]], ParkReply]] = {
+    b"OK": lambda r: ParkOk(int(r[1])),
+    b"BODY_CONFLICT": lambda r: ParkBodyConflict(),
+    b"NOT_FOUND": lambda r: ParkNotFound(),
+    b"PRUNED": lambda r: ParkPruned(),
+    b"WRONG_STATE": lambda r: ParkWrongState(int(r[1]), int(r[2])),
+    b"LIMIT_EXCEEDED": lambda r: ParkLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
+}
+PARK: Script[ParkReply] = _script("park")
+"""Sets a failed turn aside: its inbox goes on, its message is kept until it is redriven."""
+
+
+def park_args(
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    turn: int,
+    attempt: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, id, inc, turn, attempt, request_id, digest, comment]
+    return argv
+
+
+def park_decode(raw: Sequence[Any]) -> Result[ParkReply]:
+    return decode_result("park", raw, _PARK_WORDS)
+
+
+async def park(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    turn: int,
+    attempt: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> Result[ParkReply]:
+    """Sets a failed turn aside: its inbox goes on, its message is kept until it is redriven.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    id: instance id
+    inc: incarnation; 0 for any
+    turn: turn number
+    attempt: attempt that the caller saw; 0 for any
+    request_id: idempotency id; may be empty
+    digest: digest of the request
+    comment: text for the ledger
+    """
+    argv = park_args(
+        now_ms=now_ms,
+        server=server,
+        id=id,
+        inc=inc,
+        turn=turn,
+        attempt=attempt,
+        request_id=request_id,
+        digest=digest,
+        comment=comment,
+    )
+    return park_decode(await p.call(PARK, argv))
+
+
+class PauseOk(NamedTuple):
+    changed: bool
+
+    word = "OK"
+
+
+class PauseBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class PauseNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+PauseReply = PauseOk | PauseBodyConflict | PauseNotFound
+_PAUSE_WORDS: dict[bytes, Callable[[Sequence[Any]], PauseReply]] = {
+    b"OK": lambda r: PauseOk(r[1] == 1),
+    b"BODY_CONFLICT": lambda r: PauseBodyConflict(),
+    b"NOT_FOUND": lambda r: PauseNotFound(),
+}
+PAUSE: Script[PauseReply] = _script("pause")
+"""Stops dispatch of an instance; the turn that runs may end."""
+
+
+def pause_args(
+    *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, id, request_id, digest, comment]
+    return argv
+
+
+def pause_decode(raw: Sequence[Any]) -> Result[PauseReply]:
+    return decode_result("pause", raw, _PAUSE_WORDS)
+
+
+async def pause(
+    p: Caller, *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+) -> Result[PauseReply]:
+    """Stops dispatch of an instance; the turn that runs may end.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    id: instance id
+    request_id: idempotency id; may be empty
+    digest: digest of the request
+    comment: text for the ledger
+    """
+    argv = pause_args(
+        now_ms=now_ms, server=server, id=id, request_id=request_id, digest=digest, comment=comment
+    )
+    return pause_decode(await p.call(PAUSE, argv))
+
+
 class PutTypeOk(NamedTuple):
     revision: int
     settings: bytes
@@ -1093,6 +1592,122 @@ async def put_type(
         digest=digest,
     )
     return put_type_decode(await p.call(PUT_TYPE, argv))
+
+
+class RedriveOk(NamedTuple):
+    turn: int
+
+    word = "OK"
+
+
+class RedriveBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class RedriveNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class RedrivePruned(NamedTuple):
+    word = "PRUNED"
+
+
+class RedriveWrongState(NamedTuple):
+    state: int
+    attempt: int
+
+    word = "WRONG_STATE"
+
+
+class RedriveLimitExceeded(NamedTuple):
+    limit: str
+    value: int
+    max: int
+
+    word = "LIMIT_EXCEEDED"
+
+
+RedriveReply = (
+    RedriveOk
+    | RedriveBodyConflict
+    | RedriveNotFound
+    | RedrivePruned
+    | RedriveWrongState
+    | RedriveLimitExceeded
+)
+_REDRIVE_WORDS: dict[bytes, Callable[[Sequence[Any]], RedriveReply]] = {
+    b"OK": lambda r: RedriveOk(int(r[1])),
+    b"BODY_CONFLICT": lambda r: RedriveBodyConflict(),
+    b"NOT_FOUND": lambda r: RedriveNotFound(),
+    b"PRUNED": lambda r: RedrivePruned(),
+    b"WRONG_STATE": lambda r: RedriveWrongState(int(r[1]), int(r[2])),
+    b"LIMIT_EXCEEDED": lambda r: RedriveLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
+}
+REDRIVE: Script[RedriveReply] = _script("redrive")
+"""Sends the message of a parked turn again as a new turn, or drops it."""
+
+
+def redrive_args(
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    turn: int,
+    discard: bool,
+    max_pending: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, id, inc, turn, int(discard), max_pending, request_id, digest, comment]
+    return argv
+
+
+def redrive_decode(raw: Sequence[Any]) -> Result[RedriveReply]:
+    return decode_result("redrive", raw, _REDRIVE_WORDS)
+
+
+async def redrive(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    turn: int,
+    discard: bool,
+    max_pending: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> Result[RedriveReply]:
+    """Sends the message of a parked turn again as a new turn, or drops it.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    id: instance id
+    inc: incarnation; 0 for any
+    turn: turn number
+    discard: drops the message
+    max_pending: unfinished turns allowed for internal admissions
+    request_id: idempotency id; may be empty
+    digest: digest of the request
+    comment: text for the ledger
+    """
+    argv = redrive_args(
+        now_ms=now_ms,
+        server=server,
+        id=id,
+        inc=inc,
+        turn=turn,
+        discard=discard,
+        max_pending=max_pending,
+        request_id=request_id,
+        digest=digest,
+        comment=comment,
+    )
+    return redrive_decode(await p.call(REDRIVE, argv))
 
 
 class ReleaseItem(NamedTuple):
@@ -1248,6 +1863,156 @@ async def renew(
     return renew_decode(await p.call(RENEW, argv))
 
 
+class ResumeOk(NamedTuple):
+    changed: bool
+
+    word = "OK"
+
+
+class ResumeBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class ResumeNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+ResumeReply = ResumeOk | ResumeBodyConflict | ResumeNotFound
+_RESUME_WORDS: dict[bytes, Callable[[Sequence[Any]], ResumeReply]] = {
+    b"OK": lambda r: ResumeOk(r[1] == 1),
+    b"BODY_CONFLICT": lambda r: ResumeBodyConflict(),
+    b"NOT_FOUND": lambda r: ResumeNotFound(),
+}
+RESUME: Script[ResumeReply] = _script("resume")
+"""Starts dispatch of a paused instance again."""
+
+
+def resume_args(
+    *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, id, request_id, digest, comment]
+    return argv
+
+
+def resume_decode(raw: Sequence[Any]) -> Result[ResumeReply]:
+    return decode_result("resume", raw, _RESUME_WORDS)
+
+
+async def resume(
+    p: Caller, *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+) -> Result[ResumeReply]:
+    """Starts dispatch of a paused instance again.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    id: instance id
+    request_id: idempotency id; may be empty
+    digest: digest of the request
+    comment: text for the ledger
+    """
+    argv = resume_args(
+        now_ms=now_ms, server=server, id=id, request_id=request_id, digest=digest, comment=comment
+    )
+    return resume_decode(await p.call(RESUME, argv))
+
+
+class RetryOk(NamedTuple):
+    state: int
+    max_attempts: int
+
+    word = "OK"
+
+
+class RetryBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class RetryNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class RetryPruned(NamedTuple):
+    word = "PRUNED"
+
+
+class RetryWrongState(NamedTuple):
+    state: int
+    attempt: int
+
+    word = "WRONG_STATE"
+
+
+RetryReply = RetryOk | RetryBodyConflict | RetryNotFound | RetryPruned | RetryWrongState
+_RETRY_WORDS: dict[bytes, Callable[[Sequence[Any]], RetryReply]] = {
+    b"OK": lambda r: RetryOk(int(r[1]), int(r[2])),
+    b"BODY_CONFLICT": lambda r: RetryBodyConflict(),
+    b"NOT_FOUND": lambda r: RetryNotFound(),
+    b"PRUNED": lambda r: RetryPruned(),
+    b"WRONG_STATE": lambda r: RetryWrongState(int(r[1]), int(r[2])),
+}
+RETRY: Script[RetryReply] = _script("retry")
+"""Gives a failed turn another round of attempts."""
+
+
+def retry_args(
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    turn: int,
+    attempt: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, id, inc, turn, attempt, request_id, digest, comment]
+    return argv
+
+
+def retry_decode(raw: Sequence[Any]) -> Result[RetryReply]:
+    return decode_result("retry", raw, _RETRY_WORDS)
+
+
+async def retry(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    turn: int,
+    attempt: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> Result[RetryReply]:
+    """Gives a failed turn another round of attempts.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    id: instance id
+    inc: incarnation; 0 for any
+    turn: turn number
+    attempt: attempt that the caller saw; 0 for any
+    request_id: idempotency id; may be empty
+    digest: digest of the request
+    comment: text for the ledger
+    """
+    argv = retry_args(
+        now_ms=now_ms,
+        server=server,
+        id=id,
+        inc=inc,
+        turn=turn,
+        attempt=attempt,
+        request_id=request_id,
+        digest=digest,
+        comment=comment,
+    )
+    return retry_decode(await p.call(RETRY, argv))
+
+
 class SendItem(NamedTuple):
     """One item of `send`."""
 
@@ -1263,7 +2028,10 @@ class SendItem(NamedTuple):
     state: bytes  # initial state blob, if creating
     lease_ms: int  # lease override; 0 for the type's
     max_attempts: int  # attempts override; 0 for the type's
+    words: bytes  # correlation key and tags, if creating, each followed by a zero byte; empty for none
     waits: bool  # whether the caller waits for the turn that the message becomes
+    delay_ms: int  # time until it is admitted; 0 for now
+    ttl_ms: int  # time from admission to the begin of an attempt; 0 for any
 
 
 class SendOk(NamedTuple):
@@ -1271,12 +2039,17 @@ class SendOk(NamedTuple):
     incarnation: int
     admitted_ms: int
     noted: bool
+    due_ms: int
 
     word = "OK"
 
 
 class SendNotFound(NamedTuple):
     word = "NOT_FOUND"
+
+
+class SendInstanceDeleted(NamedTuple):
+    word = "INSTANCE_DELETED"
 
 
 class SendBodyConflict(NamedTuple):
@@ -1294,15 +2067,16 @@ class SendLimitExceeded(NamedTuple):
     word = "LIMIT_EXCEEDED"
 
 
-SendReply = SendOk | SendNotFound | SendBodyConflict | SendLimitExceeded
+SendReply = SendOk | SendNotFound | SendInstanceDeleted | SendBodyConflict | SendLimitExceeded
 _SEND_WORDS: dict[bytes, Callable[[Sequence[Any]], SendReply]] = {
-    b"OK": lambda r: SendOk(int(r[1]), int(r[2]), int(r[3]), r[4] == 1),
+    b"OK": lambda r: SendOk(int(r[1]), int(r[2]), int(r[3]), r[4] == 1, int(r[5])),
     b"NOT_FOUND": lambda r: SendNotFound(),
+    b"INSTANCE_DELETED": lambda r: SendInstanceDeleted(),
     b"BODY_CONFLICT": lambda r: SendBodyConflict(r[1].decode(), r[2].decode()),
     b"LIMIT_EXCEEDED": lambda r: SendLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
 }
 SEND: Script[SendReply] = _script("send")
-"""Admits messages to inboxes, creating absent instances where asked."""
+"""Admits messages to inboxes now or later, creating absent instances where asked."""
 
 
 def send_args(
@@ -1329,7 +2103,10 @@ def send_args(
             item.state,
             item.lease_ms,
             item.max_attempts,
+            item.words,
             int(item.waits),
+            item.delay_ms,
+            item.ttl_ms,
         )
     return argv
 
@@ -1348,11 +2125,11 @@ async def send(
     max_state: int,
     items: Sequence[SendItem],
 ) -> Result[SendReply]:
-    """Admits messages to inboxes, creating absent instances where asked.
+    """Admits messages to inboxes now or later, creating absent instances where asked.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
-    max_pending: unfinished turns allowed per instance
+    max_pending: unfinished turns and delayed messages allowed per instance
     max_message: bytes of message data allowed
     max_state: bytes of state data allowed
     """
@@ -1415,6 +2192,217 @@ async def settle(
     return settle_decode(await p.call(SETTLE, argv))
 
 
+class SkipOk(NamedTuple):
+    finished_ms: int
+
+    word = "OK"
+
+
+class SkipBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class SkipNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class SkipPruned(NamedTuple):
+    word = "PRUNED"
+
+
+class SkipWrongState(NamedTuple):
+    state: int
+    attempt: int
+
+    word = "WRONG_STATE"
+
+
+SkipReply = SkipOk | SkipBodyConflict | SkipNotFound | SkipPruned | SkipWrongState
+_SKIP_WORDS: dict[bytes, Callable[[Sequence[Any]], SkipReply]] = {
+    b"OK": lambda r: SkipOk(int(r[1])),
+    b"BODY_CONFLICT": lambda r: SkipBodyConflict(),
+    b"NOT_FOUND": lambda r: SkipNotFound(),
+    b"PRUNED": lambda r: SkipPruned(),
+    b"WRONG_STATE": lambda r: SkipWrongState(int(r[1]), int(r[2])),
+}
+SKIP: Script[SkipReply] = _script("skip")
+"""Ends a failed turn so that its inbox goes on."""
+
+
+def skip_args(
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    turn: int,
+    attempt: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, id, inc, turn, attempt, request_id, digest, comment]
+    return argv
+
+
+def skip_decode(raw: Sequence[Any]) -> Result[SkipReply]:
+    return decode_result("skip", raw, _SKIP_WORDS)
+
+
+async def skip(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    turn: int,
+    attempt: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> Result[SkipReply]:
+    """Ends a failed turn so that its inbox goes on.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    id: instance id
+    inc: incarnation; 0 for any
+    turn: turn number
+    attempt: attempt that the caller saw; 0 for any
+    request_id: idempotency id; may be empty
+    digest: digest of the request
+    comment: text for the ledger
+    """
+    argv = skip_args(
+        now_ms=now_ms,
+        server=server,
+        id=id,
+        inc=inc,
+        turn=turn,
+        attempt=attempt,
+        request_id=request_id,
+        digest=digest,
+        comment=comment,
+    )
+    return skip_decode(await p.call(SKIP, argv))
+
+
+class SleepItem(NamedTuple):
+    """One item of `sleep`."""
+
+    id: str  # instance id
+    inc: int  # incarnation
+    turn: int  # turn number
+    fence: int  # fence of the lease
+    n: int  # command number
+    digest: bytes  # digest of the command
+    key: str  # step key
+    ms: int  # how long, 1 ms to 365 days
+
+
+class SleepOk(NamedTuple):
+    position: int
+    wake_ms: int
+
+    word = "OK"
+
+
+class SleepAlready(NamedTuple):
+    word = "ALREADY"
+
+
+class SleepGap(NamedTuple):
+    last: int
+
+    word = "GAP"
+
+
+class SleepBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class SleepNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class SleepStaleFence(NamedTuple):
+    word = "STALE_FENCE"
+
+
+class SleepLeaseEnded(NamedTuple):
+    how: str
+
+    word = "LEASE_ENDED"
+
+
+class SleepLimitExceeded(NamedTuple):
+    limit: str
+    value: int
+    max: int
+
+    word = "LIMIT_EXCEEDED"
+
+
+class SleepWrongState(NamedTuple):
+    state: str
+
+    word = "WRONG_STATE"
+
+
+SleepReply = (
+    SleepOk
+    | SleepAlready
+    | SleepGap
+    | SleepBodyConflict
+    | SleepNotFound
+    | SleepStaleFence
+    | SleepLeaseEnded
+    | SleepLimitExceeded
+    | SleepWrongState
+)
+_SLEEP_WORDS: dict[bytes, Callable[[Sequence[Any]], SleepReply]] = {
+    b"OK": lambda r: SleepOk(int(r[1]), int(r[2])),
+    b"ALREADY": lambda r: SleepAlready(),
+    b"GAP": lambda r: SleepGap(int(r[1])),
+    b"BODY_CONFLICT": lambda r: SleepBodyConflict(),
+    b"NOT_FOUND": lambda r: SleepNotFound(),
+    b"STALE_FENCE": lambda r: SleepStaleFence(),
+    b"LEASE_ENDED": lambda r: SleepLeaseEnded(r[1].decode()),
+    b"LIMIT_EXCEEDED": lambda r: SleepLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
+    b"WRONG_STATE": lambda r: SleepWrongState(r[1].decode()),
+}
+SLEEP: Script[SleepReply] = _script("sleep")
+"""Saves a sleep as a step and gives the turn back until it is over; uses no attempt."""
+
+
+def sleep_args(
+    *, now_ms: int = 0, server: str, max_steps: int, max_turn: int, items: Sequence[SleepItem]
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, max_steps, max_turn]
+    for item in items:
+        argv += item
+    return argv
+
+
+def sleep_decode(raw: Sequence[Any]) -> Result[SleepReply]:
+    return decode_result("sleep", raw, _SLEEP_WORDS)
+
+
+async def sleep(
+    p: Caller, *, now_ms: int = 0, server: str, max_steps: int, max_turn: int, items: Sequence[SleepItem]
+) -> Result[SleepReply]:
+    """Saves a sleep as a step and gives the turn back until it is over; uses no attempt.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    max_steps: steps allowed per turn
+    max_turn: stored bytes allowed per turn
+    """
+    argv = sleep_args(now_ms=now_ms, server=server, max_steps=max_steps, max_turn=max_turn, items=items)
+    return sleep_decode(await p.call(SLEEP, argv))
+
+
 class SweepOk(NamedTuple):
     cursor: str
     scanned: int
@@ -1451,7 +2439,7 @@ async def sweep(
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     cursor: "0" to begin, then what the last call answered, until that is "0"
-    limit: instances to look at, 1 to 1,000; Redis may give somewhat more
+    limit: instances to look at, 1 to 1,000
     dead: runs of servers that are gone, comma-separated
     grace_ms: time left to their leases
     """
@@ -1507,6 +2495,59 @@ async def trim(
     """
     argv = trim_args(now_ms=now_ms, server=server, limit=limit, items=items)
     return trim_decode(await p.call(TRIM, argv))
+
+
+class WakeOk(NamedTuple):
+    woken: bool
+
+    word = "OK"
+
+
+class WakeBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class WakeNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+WakeReply = WakeOk | WakeBodyConflict | WakeNotFound
+_WAKE_WORDS: dict[bytes, Callable[[Sequence[Any]], WakeReply]] = {
+    b"OK": lambda r: WakeOk(r[1] == 1),
+    b"BODY_CONFLICT": lambda r: WakeBodyConflict(),
+    b"NOT_FOUND": lambda r: WakeNotFound(),
+}
+WAKE: Script[WakeReply] = _script("wake")
+"""Ends the delay of a head that waits without running; a sleep stays."""
+
+
+def wake_args(
+    *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, id, request_id, digest, comment]
+    return argv
+
+
+def wake_decode(raw: Sequence[Any]) -> Result[WakeReply]:
+    return decode_result("wake", raw, _WAKE_WORDS)
+
+
+async def wake(
+    p: Caller, *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+) -> Result[WakeReply]:
+    """Ends the delay of a head that waits without running; a sleep stays.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    id: instance id
+    request_id: idempotency id; may be empty
+    digest: digest of the request
+    comment: text for the ledger
+    """
+    argv = wake_args(
+        now_ms=now_ms, server=server, id=id, request_id=request_id, digest=digest, comment=comment
+    )
+    return wake_decode(await p.call(WAKE, argv))
 
 
 class GetInstanceItem(NamedTuple):
@@ -1821,22 +2862,34 @@ SCRIPTS: dict[str, Script[Any]] = {
     "adopt": ADOPT,
     "await": AWAIT,
     "beat": BEAT,
+    "cancel": CANCEL,
+    "cancel_message": CANCEL_MESSAGE,
     "checkpoint": CHECKPOINT,
     "claim": CLAIM,
     "create": CREATE,
+    "defer": DEFER,
+    "delete": DELETE,
     "expire": EXPIRE,
     "fail": FAIL,
     "finish": FINISH,
     "hello": HELLO,
     "open_namespace": OPEN_NAMESPACE,
     "orphan": ORPHAN,
+    "park": PARK,
+    "pause": PAUSE,
     "put_type": PUT_TYPE,
+    "redrive": REDRIVE,
     "release": RELEASE,
     "renew": RENEW,
+    "resume": RESUME,
+    "retry": RETRY,
     "send": SEND,
     "settle": SETTLE,
+    "skip": SKIP,
+    "sleep": SLEEP,
     "sweep": SWEEP,
     "trim": TRIM,
+    "wake": WAKE,
     "get_instance": GET_INSTANCE,
     "get_turn": GET_TURN,
     "get_type": GET_TYPE,

@@ -1,13 +1,31 @@
---!include ledger
+--!include ledger dead
 -- A new instance.
 
-local function born(id, now, type, version, digest, state, lease_ms, max_attempts)
+-- Adds the instance to one index by creation.
+local function born_index(name, id, now)
+  local index = INDEX[name] or {}
+  index[#index + 1] = now
+  index[#index + 1] = id
+  INDEX[name] = index
+end
+
+-- `words` is the correlation key and the tags, each followed by a zero byte. `dead` is the last life of the id, if any:
+-- turns and events go on counting from there.
+local function born(id, now, type, version, digest, state, lease_ms, max_attempts, words, request_id, dead)
   local u = UNITS[id]
   u.r = record_new(meta_incarnation(), 1)
+  if dead then
+    u.r = record_new(u.r[INC], dead[D_TURN] + 1)
+    u.r[SEQ] = dead[D_SEQ]
+  end
   if lease_ms > 0 or max_attempts > 0 then
     u.r[FLAGS] = 16
   end
   u.birth = { 1, now, digest, lease_ms, max_attempts }
+  if words ~= '' or request_id ~= '' or dead then
+    u.birth[6], u.birth[7] = words, request_id
+    u.birth[8], u.birth[9] = u.r[HEAD], u.r[SEQ] + 1
+  end
   u.tv = type .. ':' .. version
   u.settled = true
   unit_set(u, 'y', u.tv)
@@ -15,10 +33,14 @@ local function born(id, now, type, version, digest, state, lease_ms, max_attempt
   if #state > 0 then
     unit_set(u, 's', state)
   end
-  local index = INDEX[type] or {}
-  index[#index + 1] = now
-  index[#index + 1] = id
-  INDEX[type] = index
+  born_index('ids:' .. type, id, now)
+  local nth = 0
+  for word in string.gmatch(words, '([^%z]*)%z') do
+    if word ~= '' then
+      born_index((nth == 0 and 'key:' or 'tag:') .. type .. ':' .. word, id, now)
+    end
+    nth = nth + 1
+  end
   ledger_add(u, CREATED, now, 0, 0)
   return u
 end

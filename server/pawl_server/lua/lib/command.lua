@@ -4,13 +4,15 @@
 local WORD_CHECKPOINT = 1
 local WORD_FAIL = 2
 local WORD_RELEASE = 3
+local WORD_SLEEP = 4
+local WORD_DEFER = 5
 
 local function command_repeat(digest, last_digest, word, answer1, answer2)
   if digest ~= last_digest then
     return { 'BODY_CONFLICT' }
-  elseif word == WORD_CHECKPOINT then
+  elseif word == WORD_CHECKPOINT or word == WORD_DEFER then
     return { 'OK', answer1 }
-  elseif word == WORD_FAIL then
+  elseif word == WORD_FAIL or word == WORD_SLEEP then
     return { 'OK', answer1, answer2 }
   end
   return { 'OK' }
@@ -18,12 +20,14 @@ end
 
 local function command_finished(u, turn, fence, n, digest)
   local h = receipt_get(u, turn)
-  if not h or h[R_FENCE] ~= fence then
+  if not h or h[R_FENCE] ~= fence or fence <= 0 then
     return { 'STALE_FENCE' }
   elseif n > h[R_N] then
-    return { 'LEASE_ENDED', 'completed' }
+    return { 'LEASE_ENDED', FINISHES[h[R_STATE]] }
   elseif n < h[R_N] then
     return { 'ALREADY' }
+  elseif h[R_STATE] ~= COMPLETED then
+    return command_repeat(digest, h[R_DIGEST], h[R_WORD], h[R_ANSWER1], h[R_ANSWER2])
   elseif digest ~= h[R_DIGEST] then
     return { 'BODY_CONFLICT' }
   end

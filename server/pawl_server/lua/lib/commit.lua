@@ -79,28 +79,42 @@ end
 -- What sweep and lists start from goes first: an entry too many is found and removed, one too few never would be.
 local function unit_write_entries()
   local add = {}
-  for id, member in pairs(BUSY) do
-    if member then
-      add[#add + 1] = id
+  for member, present in pairs(BUSY) do
+    if present then
+      add[#add + 1] = 0
+      add[#add + 1] = member
     end
   end
   if #add > 0 then
-    unit_write('SADD', T .. 'busy', add)
+    unit_write('ZADD', T .. 'busy', add)
   end
   for name, entries in pairs(INDEX) do
-    unit_write('ZADD', T .. 'ids:' .. name, entries)
+    unit_write('ZADD', T .. name, entries)
+  end
+  for id, packed in pairs(DEAD) do
+    if packed then
+      redis.call('HSET', T .. 'dead', id, packed)
+    else
+      redis.call('HDEL', T .. 'dead', id)
+    end
   end
 end
 
 local function unit_write_sets(server)
   local rem = {}
-  for id, member in pairs(BUSY) do
-    if not member then
-      rem[#rem + 1] = id
+  for member, present in pairs(BUSY) do
+    if not present then
+      rem[#rem + 1] = member
     end
   end
   if #rem > 0 then
-    unit_write('SREM', T .. 'busy', rem)
+    unit_write('ZREM', T .. 'busy', rem)
+  end
+  for name, entries in pairs(MARKS) do
+    unit_write_zset(T .. name, entries)
+  end
+  if #GONE > 0 then
+    redis.call('UNLINK', unpack(GONE))
   end
   for tv, expiry in pairs(WAITERS) do
     if expiry then
@@ -142,7 +156,7 @@ local function unit_commit(server)
   unit_write_entries()
   for i = 1, #ORDER do
     local u = ORDER[i]
-    if u.r then
+    if u.r and not u.gone then
       unit_write_instance(u)
     end
   end

@@ -34,7 +34,7 @@ local function expire_lost(u, now, server)
   local r = u.r
   r[LOST] = r[LOST] + 1
   failure_save(u, now, 'WORKER_LOST', '', '', 0, 0)
-  if r[LOST] >= MAX_LOST then
+  if r[LOST] >= MAX_LOST + r[LOST_EXTRA] then
     ledger_add(u, ATTEMPT_LOST, now, r[HEAD], FAILED, 'WORKER_LOST')
     attempt_exhausted(u, now, server, 'WORKER_LOST')
     return 'failed'
@@ -53,15 +53,6 @@ local function expire_unreceived(u, now, server)
   end
   attempt_again(u, now, server, 0)
   return 'returned'
-end
-
--- Tells the server that holds the stream, unless it is the caller.
-local function expire_tell(u, conn, turn, fence, outcome, server)
-  local run = conn ~= 0 and string.match(conn, '^[^.]*')
-  if run and run ~= server then
-    PUBLISH[#PUBLISH + 1] = run
-    PUBLISH[#PUBLISH + 1] = string.format('ended %s %.0f %.0f %.0f %s %s', conn, u.r[INC], turn, fence, outcome, u.id)
-  end
 end
 
 -- One due lease entry: the reply.
@@ -90,6 +81,6 @@ local function expire_lease(u, now, server)
     lease_end(u, HOW_EXPIRED)
     outcome = expire_attempt(u, now, server, timed_out and 'ATTEMPT_TIMEOUT' or 'ATTEMPT_EXPIRED')
   end
-  expire_tell(u, conn, turn, fence, outcome, server)
+  tell_holder(u, conn, turn, fence, outcome, server)
   return { 'FIRED', 'lease', u.id, r[INC], turn, fence, conn == 0 and '' or conn, outcome }
 end

@@ -17,8 +17,15 @@ local function history_due(r, h, settings, now)
 end
 
 local function history_drop_payload(u, turn, h)
+  u.r[KEPT] = turn + 1
+  if (h[R_MESSAGE_ID] or 0) ~= 0 then
+    return -- A tombstone, which never had more than its receipt since it ended.
+  end
   local m = unit_table(u, turn .. '.m') or { 1, '', '', '', '', 0 }
   unit_set(u, turn .. '.m', false)
+  if h[R_STATE] ~= COMPLETED then
+    unit_set(u, turn .. '.f', false)
+  end
   for position = 1, h[R_LAST_STEP] ~= 0 and h[R_STEPS] - 1 or h[R_STEPS] do
     unit_set(u, turn .. '.' .. position, false)
   end
@@ -26,7 +33,6 @@ local function history_drop_payload(u, turn, h)
   h[R_MESSAGE_ID], h[R_MESSAGE_DIGEST], h[R_ADMITTED] = m[2], m[3], m[6]
   unit_set(u, turn .. '.h', cmsgpack.pack(h))
   u.r[KBYTES] = u.r[KBYTES] - h[R_BYTES]
-  u.r[KEPT] = turn + 1
 end
 
 -- Trims at most `limit` turns of each tier; the answer is how many were trimmed.

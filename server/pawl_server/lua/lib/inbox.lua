@@ -1,21 +1,59 @@
 --!include wake ledger
--- The inbox of an instance. `<turn>.m` is a msgpack array (version, message id, digest, blob, origin, engine ms,
--- continued turn, its message id); `d:<message id>` is the turn number.
+-- The inbox of an instance. `<turn>.m` is a msgpack array (version, message id, digest, blob, origin, engine ms, turn it
+-- comes from, message id of that, and where needed: 1 if redriven from there rather than continued, engine ms of expiry);
+-- `d:<message id>` is the turn number, or "q" while delayed.
 
-local function inbox_admit(u, now, server, message_id, digest, blob, origin, from_turn, from_id)
+local PASS_TOMBSTONES = 16
+
+-- The head is behind tombstones and more may follow; settle goes on with it.
+local BEHIND = CANCELLED
+
+local function inbox_admit(u, now, server, message_id, digest, blob, origin, from_turn, from_id, redriven, ttl_ms)
   local r = u.r
   local turn = r[TAIL] + 1
   r[TAIL] = turn
   r[PENDING] = r[PENDING] + 1
-  unit_set(u, turn .. '.m', cmsgpack.pack({ 1, message_id, digest, blob, origin, now, from_turn, from_id }))
+  local m = { 1, message_id, digest, blob, origin, now, from_turn, from_id }
+  if redriven or ttl_ms and ttl_ms > 0 then
+    m[9], m[10] = redriven and 1 or 0, 0
+  end
+  if ttl_ms and ttl_ms > 0 then
+    m[10] = now + ttl_ms
+    unit_mark('x:' .. u.id, tostring(turn), m[10])
+    if r[EXPIRES_AT] == 0 or m[10] < r[EXPIRES_AT] then
+      r[EXPIRES_AT] = m[10]
+      DUE['expiry:' .. u.id] = m[10]
+    end
+  end
+  unit_set(u, turn .. '.m', cmsgpack.pack(m))
   unit_set(u, 'd:' .. message_id, tostring(turn))
   if turn == r[HEAD] then
     r[STATE] = QUEUED
-    BUSY[u.id] = true
+    BUSY[unit_member(u)] = true
     make_ready(u, now, server)
   end
   ledger_add(u, TURN_ADMITTED, now, turn, QUEUED)
   return turn
+end
+
+-- Moves the head past tombstones, some at a time.
+local function inbox_pass(u, now)
+  local r = u.r
+  r[STATE] = 0
+  if r[PENDING] == 0 then
+    r[HEAD] = r[TAIL] + 1
+    return
+  end
+  r[STATE] = QUEUED
+  local last = r[HEAD] + PASS_TOMBSTONES
+  while r[TAIL] - r[HEAD] >= r[PENDING] and unit_get(u, r[HEAD] .. '.h') do
+    if r[HEAD] == last then
+      r[STATE] = BEHIND
+      DUE['settle:' .. u.id] = now
+      return
+    end
+    r[HEAD] = r[HEAD] + 1
+  end
 end
 
 -- Moves the head past a finished turn.
@@ -23,10 +61,12 @@ local function inbox_advance(u, now, server)
   local r = u.r
   r[HEAD] = r[HEAD] + 1
   r[PENDING] = r[PENDING] - 1
-  for i = STATE, LAST_FIELD do
+  for i = STATE, LAST_OF_HEAD do
     r[i] = 0
   end
-  if r[PENDING] > 0 then
+  if r[TAIL] - r[HEAD] >= r[PENDING] then
+    inbox_pass(u, now)
+  elseif r[PENDING] > 0 then
     r[STATE] = QUEUED
   end
   make_ready(u, now, server)

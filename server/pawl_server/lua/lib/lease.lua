@@ -8,6 +8,11 @@ local HOW_RELEASED = 3
 local HOW_EXPIRED = 4
 local HOW_LOST = 5
 local HOW_RETURNED = 6
+local HOW_SLEEPING = 7
+local HOW_DEFERRED = 8
+
+-- How a lease ended whose turn has finished since, by the state of the turn.
+local FINISHES = { [COMPLETED] = 'completed', [CANCELLED] = 'cancelled', [SKIPPED] = 'skipped', [PARKED] = 'parked', [EXPIRED] = 'returned' }
 
 local function lease_ms(u)
   if has_bit(u.r[FLAGS], 16) and unit_birth(u)[4] > 0 then
@@ -88,10 +93,10 @@ local function lease_check(u, inc, turn, fence)
     elseif fence == r[PFENCE] then
       return { 'LEASE_ENDED', ENDINGS[r[PHOW]] }
     end
-  elseif turn < r[HEAD] then
+  elseif turn < r[HEAD] and fence > 0 then
     local h = receipt_get(u, turn)
     if h and h[R_FENCE] == fence then
-      return { 'LEASE_ENDED', 'completed' }
+      return { 'LEASE_ENDED', FINISHES[h[R_STATE]] }
     end
   end
   return { 'STALE_FENCE' }

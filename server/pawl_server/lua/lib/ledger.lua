@@ -1,6 +1,7 @@
 --!include unit states
 -- Ledger events: list `e:<id>`, index = seq - base. Each is a msgpack array (version, type, gen, engine ms, turn, attempt,
 -- turn state after, instance status after, seq, and detail if any), so that folding any suffix gives the current status.
+-- Numbers are those of pawl.v1.EventType; a detail is text unless said otherwise.
 
 local CREATED = 1
 local TURN_ADMITTED = 2
@@ -11,6 +12,22 @@ local ATTEMPT_EXPIRED = 6
 local ATTEMPT_LOST = 7
 local TURN_RELEASED = 8
 local TURN_FAILED = 9
+local STEP_SAVED = 10 -- detail: key, position
+local TURN_SLEEPING = 11 -- detail: key, ms
+local TURN_DEFERRED = 12 -- detail: reason, ms
+local TURN_READY = 13
+local PAUSED = 14 -- detail of this and all control events: the comment
+local RESUMED = 15
+local TURN_RETRIED = 16
+local TURN_SKIPPED = 17
+local TURN_PARKED = 18
+local TURN_CANCELLED = 19
+local TURN_EXPIRED = 20
+local MESSAGE_SCHEDULED = 21 -- detail: message id, ms
+local MESSAGE_CANCELLED = 22 -- detail: message id, 0
+local TURN_REDRIVEN = 23 -- detail: the new turn, or 0
+local TURN_WOKEN = 24
+local DELETED = 25
 
 local function instance_status(r)
   if has_bit(r[FLAGS], 2) then

@@ -1,5 +1,6 @@
 --!include unit
--- Servers that wait for a turn of an instance: field `a`, run ids between commas, with flag 8. Any end uses the note up.
+-- What servers are told. Those that wait for a turn of an instance are in field `a`, run ids between commas, with flag 8;
+-- any end uses the note up.
 
 local AWAITED = 8
 
@@ -29,4 +30,13 @@ local function notify_awaiting(u, turn, server)
     end
   end
   unit_set(u, 'a', false)
+end
+
+-- Tells the server that holds the stream of a lease how it ended, unless that is the caller.
+local function tell_holder(u, conn, turn, fence, outcome, server)
+  local run = conn ~= 0 and string.match(conn, '^[^.]*')
+  if run and run ~= server then
+    PUBLISH[#PUBLISH + 1] = run
+    PUBLISH[#PUBLISH + 1] = string.format('ended %s %.0f %.0f %.0f %s %s', conn, u.r[INC], turn, fence, outcome, u.id)
+  end
 end

@@ -1,6 +1,6 @@
 --!include unit
--- Receipt `<turn>.h` of a finished turn: a msgpack array. The last three elements are set when the payloads are trimmed, at
--- which time reply and last step are emptied; until then `<turn>.m` has them.
+-- Receipt `<turn>.h` of a finished turn: a msgpack array. Message id, digest and admission are set when the payloads are
+-- trimmed, at which time reply and last step are emptied; until then `<turn>.m` has them.
 
 local R_STATE = 2
 local R_FINISHED = 3
@@ -20,6 +20,10 @@ local R_LAST_STEP = 16 -- step record saved by the finish itself; 0 if none
 local R_MESSAGE_ID = 17
 local R_MESSAGE_DIGEST = 18
 local R_ADMITTED = 19
+-- Of turns that ended otherwise than by a finish: the answer to the last command. The three above are then 0 until trimmed.
+local R_WORD = 20
+local R_ANSWER1 = 21
+local R_ANSWER2 = 22
 
 -- The receipt of a finished turn as this script sees it; nil if it was trimmed, can't be read, or there never was one.
 local function receipt_get(u, turn)

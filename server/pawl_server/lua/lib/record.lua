@@ -6,7 +6,7 @@ local FLAGS = 2 -- bits: 1 paused, 2 deleting, 4 gc entry armed, 8 servers await
 local INC = 3 -- incarnation
 local HEAD = 4 -- turn at the head; TAIL + 1 when the inbox is empty
 local TAIL = 5 -- newest admitted turn
-local PENDING = 6 -- unfinished turns
+local PENDING = 6 -- unfinished turns; HEAD to TAIL holds tombstones besides
 local OLDEST = 7 -- oldest turn with a receipt
 local KEPT = 8 -- oldest turn with payloads
 local KBYTES = 9 -- payload bytes of finished, kept turns
@@ -22,13 +22,13 @@ local DELIVERIES = 17 -- deliveries that nobody received
 -- Of its newest lease, also after the end of it.
 local FENCE = 18
 local CONN = 19
-local DEADLINE = 20 -- lease end while RUNNING, next start while BACKOFF; engine ms
+local DEADLINE = 20 -- lease end while RUNNING, next start while BACKOFF, SLEEPING or DEFERRED; engine ms
 local LEASED = 21 -- engine ms of the claim
 local BITS = 22 -- 1 accepted, 2 orphaned
 local HOW = 23 -- how the lease ended, see ENDINGS; 0 while it lives
 local N = 24 -- last command number
 local DIGEST = 25
-local WORD = 26 -- 1 checkpoint, 2 fail, 3 release
+local WORD = 26 -- see command.lua
 local ANSWER1 = 27
 local ANSWER2 = 28
 -- Of the lease before: the same seven values.
@@ -40,9 +40,18 @@ local PWORD = 33
 local PANSWER1 = 34
 local PANSWER2 = 35
 local RELEASES = 36 -- how often the head turn was given back
-local LAST_FIELD = 36
+local DEFERS = 37 -- how often it was put off
+local EXTRA = 38 -- attempts granted by retries, on top of the limit
+local LOST_EXTRA = 39 -- the same for losses
+local LAST_OF_HEAD = 39
+-- Of the instance; zero for most.
+local DELAYED = 40 -- delayed messages
+local DELAYED_AT = 41 -- when the first of them is due; engine ms
+local EXPIRES_AT = 42 -- when the time to live of a queued message may be over; engine ms
+local PARKED_TURNS = 43 -- parked turns whose message is kept
+local LAST_FIELD = 43
 
-local ENDINGS = { 'completed', 'failed', 'released', 'expired', 'lost', 'returned' }
+local ENDINGS = { 'completed', 'failed', 'released', 'expired', 'lost', 'returned', 'sleeping', 'deferred' }
 
 local function record_read(raw)
   local r = cmsgpack.unpack(raw)

@@ -1,4 +1,4 @@
---!include lease notes
+--!include lease notes ending
 -- What happens after an attempt that did not complete.
 
 local MAX_LOST = 10
@@ -9,11 +9,16 @@ local function backoff_ms(settings, failures)
   return math.floor(math.min(delay, settings[BACKOFF_MAX_MS]))
 end
 
-local function max_attempts(u)
+-- Attempts of one round; retries grant more of them.
+local function round_attempts(u)
   if has_bit(u.r[FLAGS], 16) and unit_birth(u)[5] > 0 then
     return unit_birth(u)[5]
   end
   return type_load(unit_type(u))[MAX_ATTEMPTS]
+end
+
+local function max_attempts(u)
+  return round_attempts(u) + u.r[EXTRA]
 end
 
 -- Stores why the attempt failed: `<turn>.f` is (version, attempt, engine ms, reason, message, details, final, truncated).
@@ -22,12 +27,32 @@ local function failure_save(u, now, reason, message, details, final, truncated)
   unit_set(u, r[HEAD] .. '.f', cmsgpack.pack({ 1, r[ATTEMPT], now, reason, message, details, final, truncated }))
 end
 
--- The turn fails for good and blocks its inbox.
+-- The state of a turn that fails for good, by the policy of its type.
+local function exhausted_state(u)
+  local policy = type_load(unit_type(u))[ON_EXHAUSTED]
+  if policy == 2 then
+    return SKIPPED
+  elseif policy == 3 and u.r[PARKED_TURNS] < MAX_PARKED then
+    return PARKED
+  end
+  return FAILED
+end
+
+-- The turn fails for good: it blocks its inbox, unless the policy says otherwise.
 local function attempt_exhausted(u, now, server, reason)
+  local state = exhausted_state(u)
   transition(u, FAILED)
   ledger_add(u, TURN_FAILED, now, u.r[HEAD], FAILED, reason)
-  notify_awaiting(u, u.r[HEAD], server)
-  make_ready(u, now, server)
+  if state == FAILED then
+    unit_mark('failed', unit_member(u), 0)
+    notify_awaiting(u, u.r[HEAD], server)
+    make_ready(u, now, server)
+  elseif state == PARKED then
+    park_message(u, now)
+    head_end(u, now, server, PARKED, TURN_PARKED, '')
+  else
+    head_end(u, now, server, SKIPPED, TURN_SKIPPED, '')
+  end
 end
 
 -- Starts over after `delay` ms.

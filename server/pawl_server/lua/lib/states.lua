@@ -19,9 +19,23 @@ local EXPIRED = 15
 -- MOVES[from * 16 + to]: the moves that exist so far.
 local MOVES = {
   [1 * 16 + 2] = true, -- QUEUED -> RUNNING: claim
+  [1 * 16 + 12] = true, -- QUEUED -> CANCELLED: cancel
+  [1 * 16 + 15] = true, -- QUEUED -> EXPIRED: its time to live is over before an attempt began
   [2 * 16 + 1] = true, -- RUNNING -> QUEUED: release, return of an unreceived turn, expiry with attempts left
+  [2 * 16 + 3] = true, -- RUNNING -> SLEEPING: sleep
   [2 * 16 + 5] = true, -- RUNNING -> BACKOFF: fail with attempts left
+  [2 * 16 + 6] = true, -- RUNNING -> DEFERRED: defer
   [2 * 16 + 10] = true, -- RUNNING -> FAILED: last attempt failed
   [2 * 16 + 11] = true, -- RUNNING -> COMPLETED: finish
-  [5 * 16 + 1] = true, -- BACKOFF -> QUEUED: the delay is over
+  [2 * 16 + 12] = true, -- RUNNING -> CANCELLED: cancel
+  [3 * 16 + 1] = true, -- SLEEPING -> QUEUED: the sleep is over
+  [3 * 16 + 12] = true, -- SLEEPING -> CANCELLED: cancel
+  [5 * 16 + 1] = true, -- BACKOFF -> QUEUED: the delay is over, or wake
+  [5 * 16 + 12] = true, -- BACKOFF -> CANCELLED: cancel
+  [6 * 16 + 1] = true, -- DEFERRED -> QUEUED: the delay is over, or wake
+  [6 * 16 + 12] = true, -- DEFERRED -> CANCELLED: cancel
+  [10 * 16 + 1] = true, -- FAILED -> QUEUED: retry
+  [10 * 16 + 12] = true, -- FAILED -> CANCELLED: cancel
+  [10 * 16 + 13] = true, -- FAILED -> SKIPPED: skip
+  [10 * 16 + 14] = true, -- FAILED -> PARKED: park
 }

@@ -10,8 +10,9 @@ local MIN_TURNS = 9
 local MAX_AGE_MS = 10
 local MAX_TURNS = 11
 local MAX_BYTES = 12
+local ON_EXHAUSTED = 13 -- 1 block, 2 skip, 3 park
 -- Elements 1 and 2 are the format version and the time of the last change.
-local DEFAULTS = { 1, 0, 60000, 3, 1000, 60000, 2, 3600000, 256, 86400000, 2000, 4194304 }
+local DEFAULTS = { 1, 0, 60000, 3, 1000, 60000, 2, 3600000, 256, 86400000, 2000, 4194304, 1 }
 local TYPES = {}
 
 local function type_load(name)
@@ -25,7 +26,7 @@ local function type_load(name)
     ok, settings = pcall(cmsgpack.unpack, raw)
   end
   if ok and type(settings) == 'table' then
-    for i = LEASE_MS, MAX_BYTES do
+    for i = LEASE_MS, ON_EXHAUSTED do
       if settings[i] == nil or settings[i] == -1 then
         settings[i] = DEFAULTS[i]
       end

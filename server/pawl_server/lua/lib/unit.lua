@@ -3,12 +3,15 @@
 -- two is unit_commit() of commit.lua.
 
 local UNITS = {} -- id -> unit
-local MISSING = { damaged = false } -- whether the instance asked for last is there, but can't be read
+local MISSING = { damaged = false, deleting = false } -- why the instance asked for last is not given out, unless it is absent
 local ORDER = {} -- units in order of loading
 local READY = {} -- type:version -> ready set overlay, see ready.lua
 local DUE = {} -- member -> engine ms, or false to remove
-local BUSY = {} -- id -> true or false
-local INDEX = {} -- type -> flat list of score, id: new instances
+local BUSY = {} -- type:version:id -> true or false
+local MARKS = {} -- name of a sorted set -> member -> score, or false to remove: what only few instances are in
+local INDEX = {} -- name of an index -> flat list of score, id: new instances
+local GONE = {} -- keys to remove as a whole
+local DEAD = {} -- id -> what is remembered of a deleted instance
 local WAITERS = {} -- type:version -> engine ms of expiry, or false to remove the caller
 local PUBLISH = {} -- flat list of server, message
 local WAIT_MS = 5000
@@ -17,8 +20,8 @@ local WAIT_MS = 5000
 local function unit_load(id, ...)
   local u = UNITS[id]
   if u then
-    MISSING.damaged = u.damaged
-    return u.r and u or nil
+    MISSING.damaged, MISSING.deleting = u.damaged, u.deleting
+    return u.r and not u.deleting and u or nil
   end
   local key = T .. 'i:' .. id
   local v = redis.call('HMGET', key, 'r', 'y', ...)
@@ -31,17 +34,32 @@ local function unit_load(id, ...)
   end
   u.r = v[1] and v[2] and record_unpack(v[1]) or nil
   u.damaged = not u.r and (v[1] or v[2]) and true or false
+  u.deleting = u.r and has_bit(u.r[FLAGS], 2) or false
   u.tv = v[2]
-  MISSING.damaged = u.damaged
-  return u.r and u or nil
+  MISSING.damaged, MISSING.deleting = u.damaged, u.deleting
+  return u.r and not u.deleting and u or nil
 end
 
 -- The reply for an instance that could not be loaded. A damaged one is never taken for an absent one, and stops no other.
 local function unit_absent()
   if MISSING.damaged then
     return { 'DAMAGED' }
+  elseif MISSING.deleting then
+    return { 'DELETING' }
   end
   return { 'NOT_FOUND' }
+end
+
+-- Puts a member into a sorted set, or takes it out with false.
+local function unit_mark(name, member, score)
+  local marks = MARKS[name] or {}
+  marks[member] = score
+  MARKS[name] = marks
+end
+
+-- The member of an instance in the sets that list instances by type and version.
+local function unit_member(u)
+  return u.tv .. ':' .. u.id
 end
 
 -- One field as the script sees it: prepared writes first.

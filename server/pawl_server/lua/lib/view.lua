@@ -3,9 +3,15 @@
 
 local function view_load(now, id, ...)
   local u = unit_load(id, ...)
-  if u and u.r[STATE] == BACKOFF and u.r[DEADLINE] <= now then
-    u.r[STATE] = QUEUED
-    u.r[DEADLINE] = 0
+  if not u and MISSING.deleting then
+    u = UNITS[id]
+  end
+  if u then
+    local state = u.r[STATE]
+    if (state == SLEEPING or state == BACKOFF or state == DEFERRED) and u.r[DEADLINE] <= now then
+      u.r[STATE] = QUEUED
+      u.r[DEADLINE] = 0
+    end
   end
   return u
 end

@@ -2,11 +2,14 @@
 -- The one path to a reason to wake: whatever leaves an unfinished head with a new state calls make_ready. An instance
 -- enters `busy` with its first unfinished turn and leaves it with its last.
 
+-- Kinds of `due` entry of heads that go on at DEADLINE.
+local TIMED = { [SLEEPING] = 'sleep:', [BACKOFF] = 'backoff:', [DEFERRED] = 'defer:' }
+
 local function make_ready(u, now, server)
   local r = u.r
   unit_touch(u)
   if r[PENDING] == 0 then
-    BUSY[u.id] = false
+    BUSY[unit_member(u)] = false
     return
   end
   if has_bit(r[FLAGS], 1) or has_bit(r[FLAGS], 2) then
@@ -14,8 +17,22 @@ local function make_ready(u, now, server)
   end
   if r[STATE] == QUEUED then
     ready_add(u, now, server)
-  elseif r[STATE] == BACKOFF then
-    DUE['backoff:' .. u.id] = r[DEADLINE]
+  elseif TIMED[r[STATE]] then
+    DUE[TIMED[r[STATE]] .. u.id] = r[DEADLINE]
+  end
+end
+
+-- Takes back the reason to wake that make_ready gave, or a lease.
+local function make_unready(u)
+  local state = u.r[STATE]
+  if state == QUEUED then
+    ready_open(u.tv).change[u.id] = false
+  elseif state == RUNNING then
+    DUE['lease:' .. u.id] = false
+  elseif state == FAILED then
+    unit_mark('failed', unit_member(u), false)
+  elseif TIMED[state] then
+    DUE[TIMED[state] .. u.id] = false
   end
 end
 

@@ -1,20 +1,34 @@
---- expire: applies what is due: leases that ran out, backoffs that are over, trimming.
+--- expire: applies what is due: leases that ran out, delays that are over, messages to admit or to end, trimming, deletion.
 -- Entries are removed only here, by the script that applies them. A stale entry is a counted no-op. While the clock was not
 -- watched, and for a while after, no lease ends: live holders renew first.
--- @keyspace meta i e type ready types due busy waiting ch
+-- @keyspace meta i e type l x parked failed damaged ready types due busy waiting ch
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @arg   limit   int  entries to look at, 1 to 256
--- @from  RUNNING, BACKOFF
--- @to    QUEUED, BACKOFF, FAILED
+-- @from  RUNNING, FAILED, BACKOFF, SLEEPING, DEFERRED, QUEUED
+-- @to    QUEUED, BACKOFF, FAILED, SKIPPED, PARKED, EXPIRED
 -- @reply FIRED(kind str, id str, inc int, turn int, fence int, conn str, outcome str) | STALE(kind str, id str) | HELD(id str) | NEXT(due_ms int)
--- @emits ATTEMPT_EXPIRED, ATTEMPT_LOST, TURN_FAILED
+-- @emits ATTEMPT_EXPIRED, ATTEMPT_LOST, TURN_FAILED, TURN_READY, TURN_EXPIRED, TURN_ADMITTED, TURN_SKIPPED, TURN_PARKED
 -- @oom   allow
 -- @spec  R-EXPIRE-1, R-EXPIRE-2, R-EXPIRE-3, R-EXPIRE-4
---!include expire history commit
+--!include expire history buried commit
 
 -- Timers of an instance that can't be read are looked at again after this time.
 local DAMAGED_MS = 60000
+
+-- What settle does for an entry of these kinds: the outcome that is reported.
+local SETTLED = { backoff = 'ready', sleep = 'ready', defer = 'ready', delayed = 'admitted', expiry = 'expired', settle = 'passed' }
+
+-- When an entry that came too early is really due; false for never.
+local function expire_again(u, kind)
+  local r = u.r
+  if kind == 'delayed' then
+    return r[DELAYED_AT] > 0 and r[DELAYED_AT]
+  elseif kind == 'expiry' then
+    return r[EXPIRES_AT] > 0 and r[EXPIRES_AT]
+  end
+  return TIMED[r[STATE]] == kind .. ':' and not has_bit(r[FLAGS], 1) and r[DEADLINE]
+end
 
 local now = meta_load(now_ms)
 local entries = redis.call('ZRANGEBYSCORE', T .. 'due', '-inf', now, 'LIMIT', 0, limit)
@@ -23,20 +37,22 @@ for i = 1, #entries do
   local kind, id = string.match(entries[i], '^(%a*):?(.*)$')
   local u = settled_load(now, server, id)
   local reply
-  if not u then
+  if not u and kind == 'delete' and MISSING.deleting then
+    reply = { 'FIRED', kind, id, UNITS[id].r[INC], 0, 0, '', bury_more(UNITS[id], now) }
+  elseif not u then
     DUE[entries[i]] = MISSING.damaged and now + DAMAGED_MS
+    if MISSING.damaged then
+      unit_mark('damaged', 'i:' .. id, now)
+    end
     reply = { 'STALE', kind, id }
   elseif kind == 'lease' then
     reply = expire_lease(u, now, server)
-  elseif kind == 'backoff' then
+  elseif SETTLED[kind] then
     if DUE[entries[i]] == nil then
-      DUE[entries[i]] = false
+      DUE[entries[i]] = expire_again(u, kind)
       reply = { 'STALE', kind, id }
-      if u.r[STATE] == BACKOFF then
-        DUE[entries[i]] = u.r[DEADLINE]
-      end
     else
-      reply = { 'FIRED', kind, id, u.r[INC], u.r[HEAD], 0, '', 'ready' }
+      reply = { 'FIRED', kind, id, u.r[INC], u.r[HEAD], 0, '', SETTLED[kind] }
     end
   elseif kind == 'gc' then
     local trimmed = history_trim(u, now, 16)

@@ -1,5 +1,5 @@
 --- fail: records why an attempt failed and decides what comes next.
--- @keyspace meta i e type ready types due busy waiting ch
+-- @keyspace meta i e type ready types due busy waiting ch l x damaged parked failed
 -- @arg   now_ms     int    engine time in virtual-time namespaces
 -- @arg   server     str    run id of the caller
 -- @item  id         str    instance id
@@ -14,10 +14,10 @@
 -- @item  details    bytes  details blob; empty for none
 -- @item  final      bool   whether trying again is useless
 -- @item  delay_ms   int    delay before the next attempt; -1 for the retry policy
--- @from  RUNNING
--- @to    BACKOFF, QUEUED, FAILED
+-- @from  RUNNING, FAILED
+-- @to    BACKOFF, QUEUED, FAILED, SKIPPED, PARKED
 -- @reply OK(state int, delay_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
--- @emits ATTEMPT_STARTED, ATTEMPT_FAILED, TURN_FAILED
+-- @emits ATTEMPT_STARTED, ATTEMPT_FAILED, TURN_FAILED, TURN_ADMITTED, TURN_EXPIRED, TURN_PARKED, TURN_READY, TURN_SKIPPED
 -- @oom   allow
 -- @spec  R-FAIL-1, R-FAIL-2, R-FAIL-3, R-CMD-1
 --!include command retry commit
@@ -36,15 +36,15 @@ for at = FIRST, LAST, STRIDE do
     lease_end(u, HOW_FAILED)
     local delay = delay_ms >= 0 and delay_ms or backoff_ms(type_load(unit_type(u)), r[FAILURES])
     local exhausted = final or r[FAILURES] >= max_attempts(u)
-    local after = exhausted and FAILED or delay > 0 and BACKOFF or QUEUED
-    ledger_add(u, ATTEMPT_FAILED, now, turn, after, reason)
+    local after = exhausted and exhausted_state(u) or delay > 0 and BACKOFF or QUEUED
+    delay = exhausted and 0 or delay
+    ledger_add(u, ATTEMPT_FAILED, now, turn, exhausted and FAILED or after, reason)
+    command_applied(u, n, digest, WORD_FAIL, after, delay)
     if exhausted then
-      delay = 0
       attempt_exhausted(u, now, server, reason)
     else
       attempt_again(u, now, server, delay)
     end
-    command_applied(u, n, digest, WORD_FAIL, after, delay)
     reply = { 'OK', after, delay }
   end
   replies[#replies + 1] = reply

@@ -1,6 +1,6 @@
 --- finish: saves the last step, completes the turn, admits its continuation and claims the next turn for the stream.
 -- A repeat never claims anew; it hands out the turn its first execution claimed while nobody has received that.
--- @keyspace meta i e type ready types due busy waiting ch
+-- @keyspace meta i e type ready types due busy waiting ch l x damaged
 -- @arg   now_ms        int    engine time in virtual-time namespaces
 -- @arg   server        str    run id of the caller
 -- @arg   max_steps     int    steps allowed per turn
@@ -33,7 +33,7 @@
 -- @from  RUNNING
 -- @to    COMPLETED
 -- @reply OK(finished_ms int, continuation int, turns list) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
--- @emits ATTEMPT_STARTED, TURN_COMPLETED, TURN_ADMITTED
+-- @emits ATTEMPT_STARTED, TURN_COMPLETED, TURN_ADMITTED, STEP_SAVED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
 -- @spec  R-FINISH-1, R-FINISH-2, R-FINISH-3, R-FINISH-4, R-CMD-1
 --!include command step claim history limits commit

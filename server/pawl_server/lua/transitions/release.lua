@@ -1,5 +1,5 @@
 --- release: gives turns back; costs no attempt. From the eleventh time on, a turn waits a second before it is ready again.
--- @keyspace meta i e type ready types due busy waiting ch
+-- @keyspace meta i e type ready types due busy waiting ch l x damaged
 -- @arg   now_ms  int    engine time in virtual-time namespaces
 -- @arg   server  str    run id of the caller
 -- @item  id      str    instance id
@@ -11,7 +11,7 @@
 -- @from  RUNNING
 -- @to    QUEUED, BACKOFF
 -- @reply OK | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
--- @emits ATTEMPT_STARTED, TURN_RELEASED
+-- @emits ATTEMPT_STARTED, TURN_RELEASED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
 -- @spec  R-LEASE-9, R-CMD-1
 --!include command retry commit

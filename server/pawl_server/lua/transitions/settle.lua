@@ -1,11 +1,12 @@
 --- settle: applies to instances what time has decided already.
--- @keyspace meta i e ready types due busy waiting ch
+-- @keyspace meta i e ready types due busy waiting ch l x damaged
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @item  id      str  instance id
 -- @from  BACKOFF
 -- @to    QUEUED
 -- @reply OK(state int) | NOT_FOUND
+-- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
 -- @spec  R-SETTLE-1
 --!include settle commit

@@ -1,10 +1,11 @@
 --- trim: removes finished turns that the retention no longer asks for.
--- @keyspace meta i e type ready types due busy waiting ch
+-- @keyspace meta i e type ready types due busy waiting ch l x damaged
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @arg   limit   int  turns of each tier to look at per instance, 1 to 256
 -- @item  id      str  instance id
 -- @reply OK(trimmed int, next_ms int) | NOT_FOUND
+-- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
 -- @spec  R-TRIM-1, R-TRIM-2, R-TRIM-3
 --!include history settle commit

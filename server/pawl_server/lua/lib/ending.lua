@@ -1,0 +1,53 @@
+--!include inbox notes receipt type
+-- Turns that end without completing: at the head, or in the queue, where they stay as tombstones until the head gets there.
+
+-- Ends the head. Its message, steps and last failure stay readable; the instance keeps its state.
+local function head_end(u, now, server, state, event, detail)
+  local r = u.r
+  local turn = r[HEAD]
+  local bytes = r[BYTES] > 0 and r[BYTES] or #(unit_get(u, turn .. '.m') or '')
+  local h = { 1, state, now, r[ATTEMPT], r[STEPS], bytes, r[FENCE], r[N], r[DIGEST], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  h[R_WORD], h[R_ANSWER1], h[R_ANSWER2] = r[WORD], r[ANSWER1], r[ANSWER2]
+  local attempt = r[ATTEMPT]
+  unit_set(u, turn .. '.h', cmsgpack.pack(h))
+  u.finished = u.finished or {}
+  u.finished[turn] = h
+  if r[STEPS] > 0 then
+    unit_set(u, 'k', false)
+  end
+  r[KBYTES] = r[KBYTES] + bytes
+  make_unready(u)
+  transition(u, state)
+  notify_awaiting(u, turn, server)
+  inbox_advance(u, now, server)
+  ledger_add(u, event, now, turn, state, detail, attempt)
+end
+
+-- Ends a queued turn behind the head: only a receipt stays.
+local function queued_end(u, now, server, turn, state, event, detail)
+  local r = u.r
+  local m = unit_table(u, turn .. '.m') or { 1, '', '', '', '', 0 }
+  local h = { 1, state, now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, m[2], m[3], m[6], 0, 0, 0 }
+  unit_set(u, turn .. '.h', cmsgpack.pack(h))
+  unit_set(u, turn .. '.m', false)
+  r[PENDING] = r[PENDING] - 1
+  notify_awaiting(u, turn, server)
+  if r[STATE] == BEHIND then
+    inbox_pass(u, now)
+    make_ready(u, now, server)
+  end
+  ledger_add(u, event, now, turn, state, detail, 0)
+end
+
+local MAX_PARKED = 1000
+
+-- Keeps the message and the failure of the head, which is about to end PARKED. `<turn>.p` is a msgpack array (version, message
+-- record, failure record, engine ms).
+local function park_message(u, now)
+  local r = u.r
+  local turn = r[HEAD]
+  local kept = { 1, unit_get(u, turn .. '.m') or '', unit_get(u, turn .. '.f') or '', now }
+  unit_set(u, turn .. '.p', cmsgpack.pack(kept))
+  unit_mark('parked', string.format('%s:%016.0f', unit_member(u), turn), 0)
+  r[PARKED_TURNS] = r[PARKED_TURNS] + 1
+end

@@ -1,0 +1,44 @@
+--- cancel: ends an unfinished turn; the lease of one that runs ends at once.
+-- @keyspace meta i e l x failed damaged ready types due busy waiting ch
+-- @arg   now_ms      int    engine time in virtual-time namespaces
+-- @arg   server      str    run id of the caller
+-- @arg   id          str    instance id
+-- @arg   inc         int    incarnation; 0 for any
+-- @arg   turn        int    turn number
+-- @arg   request_id  str    idempotency id; may be empty
+-- @arg   digest      bytes  digest of the request
+-- @arg   comment     str    text for the ledger
+-- @from  QUEUED, RUNNING, SLEEPING, BACKOFF, DEFERRED, FAILED
+-- @to    CANCELLED
+-- @reply OK(finished_ms int, former int, inc int, fence int, conn str) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int)
+-- @emits TURN_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @oom   allow
+-- @spec  R-CANCEL-1, R-CANCEL-2, R-CONTROL-1
+--!include control commit
+
+local now = meta_load(now_ms)
+local u, reply = control_load(now, server, id, inc, request_id, digest)
+local state
+if not reply then
+  state, reply = control_turn(u, turn)
+end
+if not reply and state >= COMPLETED then
+  reply = { 'WRONG_STATE', state, 0 }
+end
+if not reply then
+  local r = u.r
+  local conn, fence = '', 0
+  if turn ~= r[HEAD] then
+    queued_end(u, now, server, turn, CANCELLED, TURN_CANCELLED, comment)
+  else
+    if state == RUNNING then
+      conn, fence = r[CONN] == 0 and '' or r[CONN], r[FENCE]
+      tell_holder(u, r[CONN], turn, fence, 'cancelled', server)
+    end
+    head_end(u, now, server, CANCELLED, TURN_CANCELLED, comment)
+  end
+  -- A repeat tells no stream again.
+  control_answer(u, request_id, digest, { 'OK', now, state, 0, 0, '' })
+  reply = { 'OK', now, state, r[INC], fence, conn }
+end
+return { now, { reply }, unit_commit(server) }

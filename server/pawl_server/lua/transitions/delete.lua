@@ -1,0 +1,99 @@
+--- delete: removes an instance; one with many turns in the background, by the entry `delete`.
+-- @keyspace meta i e ids tag l x dead deadtime parked failed paused damaged ready types due busy waiting ch
+-- @arg   now_ms      int    engine time in virtual-time namespaces
+-- @arg   server      str    run id of the caller
+-- @arg   id          str    instance id
+-- @arg   inc         int    incarnation; 0 for any
+-- @arg   max_turns   int    turns that are removed at once
+-- @arg   request_id  str    idempotency id; may be empty
+-- @reply OK(deleted bool, background bool, inc int, turn int, fence int, conn str) | NOT_FOUND
+-- @emits DELETED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @oom   allow
+-- @spec  R-DELETE-1, R-DELETE-2, R-DELETE-3
+--!include control dead commit
+
+local KINDS = { 'lease:', 'backoff:', 'sleep:', 'defer:', 'gc:', 'delayed:', 'expiry:', 'settle:' }
+local KEPT_IDS = 256
+
+local now = meta_load(now_ms)
+local u = settled_load(now, server, id, 'o')
+
+-- Digests of the newest message ids, so that a late repeat does not make a new life.
+local function newest_ids(r)
+  local ids = {}
+  for turn = r[TAIL], math.max(r[OLDEST], r[TAIL] - KEPT_IDS + 1), -1 do
+    local m = unit_table(u, turn .. '.m')
+    local h = not m and receipt_get(u, turn)
+    local message_id = m and m[2] or h and h[R_MESSAGE_ID]
+    if message_id and message_id ~= 0 then
+      ids[#ids + 1] = string.sub(redis.sha1hex(message_id), 1, 12)
+    end
+  end
+  return '\0' .. table.concat(ids, '\0') .. '\0'
+end
+
+-- Takes the instance out of every index.
+local function forget(r)
+  local member = unit_member(u)
+  make_unready(u)
+  for i = 1, #KINDS do
+    DUE[KINDS[i] .. id] = false
+  end
+  BUSY[member] = false
+  unit_mark('failed', member, false)
+  unit_mark('paused', member, false)
+  unit_mark('damaged', 'i:' .. id, false)
+  local parked = redis.call('ZRANGEBYLEX', T .. 'parked', '[' .. member .. ':', '(' .. member .. ';')
+  for i = 1, #parked do
+    unit_mark('parked', parked[i], false)
+  end
+  local type = unit_type(u)
+  unit_mark('ids:' .. type, id, false)
+  local nth = 0
+  for word in string.gmatch(unit_birth(u)[6] or '', '([^%z]*)%z') do
+    if word ~= '' then
+      unit_mark((nth == 0 and 'key:' or 'tag:') .. type .. ':' .. word, id, false)
+    end
+    nth = nth + 1
+  end
+end
+
+local reply
+if u and inc > 0 and inc ~= u.r[INC] then
+  reply = { 'NOT_FOUND' }
+elseif u then
+  local r = u.r
+  local conn, fence, turn = '', 0, r[HEAD]
+  local background = r[TAIL] - r[OLDEST] + 1 > max_turns
+  if r[STATE] == RUNNING then
+    conn, fence = r[CONN] == 0 and '' or r[CONN], r[FENCE]
+    tell_holder(u, r[CONN], turn, fence, 'deleted', server)
+  end
+  local ids = newest_ids(r)
+  forget(r)
+  notify_awaiting(u, turn, server)
+  r[FLAGS] = r[FLAGS] + (has_bit(r[FLAGS], 2) and 0 or 2)
+  ledger_add(u, DELETED, now, 0, 0)
+  DEAD[id] = cmsgpack.pack({ 1, r[INC], r[TAIL], r[SEQ], now, request_id, unit_birth(u)[7] or '', ids, background and 1 or 0 })
+  unit_mark('deadtime', id, now)
+  GONE = { T .. 'l:' .. id, T .. 'x:' .. id, T .. 'e:' .. id }
+  if background then
+    DUE['delete:' .. id] = now
+  else
+    u.gone = true
+    GONE[4] = u.key
+  end
+  reply = { 'OK', 1, background and 1 or 0, r[INC], turn, fence, conn }
+elseif MISSING.deleting then
+  reply = { 'OK', 1, 1, 0, 0, 0, '' }
+elseif MISSING.damaged then
+  reply = { 'DAMAGED' }
+else
+  local dead = dead_get(id, now)
+  if dead and request_id ~= '' and dead[D_REQUEST] == request_id then
+    reply = { 'OK', 1, dead[D_BACKGROUND], 0, 0, 0, '' }
+  else
+    reply = { 'OK', 0, 0, 0, 0, 0, '' }
+  end
+end
+return { now, { reply }, unit_commit(server) }

@@ -1,0 +1,52 @@
+--- redrive: sends the message of a parked turn again as a new turn, or drops it.
+-- @keyspace meta i e l x parked failed damaged ready types due busy waiting ch
+-- @arg   now_ms      int    engine time in virtual-time namespaces
+-- @arg   server      str    run id of the caller
+-- @arg   id          str    instance id
+-- @arg   inc         int    incarnation; 0 for any
+-- @arg   turn        int    turn number
+-- @arg   discard     bool   drops the message
+-- @arg   max_pending int    unfinished turns allowed for internal admissions
+-- @arg   request_id  str    idempotency id; may be empty
+-- @arg   digest      bytes  digest of the request
+-- @arg   comment     str    text for the ledger
+-- @from  PARKED
+-- @to    PARKED
+-- @reply OK(turn int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int) | LIMIT_EXCEEDED(limit str, value int, max int)
+-- @emits TURN_REDRIVEN, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @oom   deny
+-- @spec  R-PARK-2, R-CONTROL-1
+--!include control limits commit
+
+local now = meta_load(now_ms)
+local u, reply = control_load(now, server, id, inc, request_id, digest)
+local kept = u and unit_table(u, turn .. '.p')
+local m
+if kept then
+  m = cmsgpack.unpack(kept[2])
+end
+if not reply and not m then
+  local state
+  state, reply = control_turn(u, turn)
+  reply = reply or { 'WRONG_STATE', state, 0 }
+elseif not reply and not discard and u.r[PENDING] >= max_pending then
+  reply = over('pending_messages', u.r[PENDING] + 1, max_pending)
+end
+if not reply then
+  local r = u.r
+  local admitted = 0
+  unit_set(u, turn .. '.p', false)
+  unit_mark('parked', string.format('%s:%016.0f', unit_member(u), turn), false)
+  r[PARKED_TURNS] = r[PARKED_TURNS] - 1
+  if not discard then
+    admitted = inbox_admit(u, now, server, string.format('pawl-redrive-%.0f', turn), m[3], m[4], '', turn, m[2], true, 0)
+  end
+  local h = receipt_get(u, turn)
+  if h then
+    h[R_NEXT] = admitted
+    unit_set(u, turn .. '.h', cmsgpack.pack(h))
+  end
+  ledger_add(u, TURN_REDRIVEN, now, turn, PARKED, admitted, 0)
+  reply = control_answer(u, request_id, digest, { 'OK', admitted })
+end
+return { now, { reply }, unit_commit(server) }

@@ -1,0 +1,29 @@
+--- resume: starts dispatch of a paused instance again.
+-- @keyspace meta i e l x failed paused damaged ready types due busy waiting ch
+-- @arg   now_ms      int    engine time in virtual-time namespaces
+-- @arg   server      str    run id of the caller
+-- @arg   id          str    instance id
+-- @arg   request_id  str    idempotency id; may be empty
+-- @arg   digest      bytes  digest of the request
+-- @arg   comment     str    text for the ledger
+-- @reply OK(changed bool) | BODY_CONFLICT | NOT_FOUND
+-- @emits RESUMED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @oom   allow
+-- @spec  R-PAUSE-1, R-PAUSE-2, R-CONTROL-1
+--!include control commit
+
+local now = meta_load(now_ms)
+local u, reply = control_load(now, server, id, 0, request_id, digest)
+if not reply then
+  local changed = has_bit(u.r[FLAGS], 1)
+  if changed then
+    u.r[FLAGS] = u.r[FLAGS] - 1
+    unit_mark('paused', unit_member(u), false)
+    if u.r[STATE] ~= 0 and u.r[STATE] ~= BEHIND then
+      make_ready(u, now, server)
+    end
+    ledger_add(u, RESUMED, now, 0, 0, comment)
+  end
+  reply = control_answer(u, request_id, digest, { 'OK', changed and 1 or 0 })
+end
+return { now, { reply }, unit_commit(server) }
