@@ -102,12 +102,10 @@ class Awaits:
 
     @staticmethod
     def _ended(turns: _Waiters, turn: int) -> None:
-        """Turns end in order: with this one all before it have ended."""
-        for each, futures in turns.items():
-            if each <= turn:
-                for future in futures:
-                    if not future.done():
-                        future.set_result(None)
+        """A turn may end before others that were admitted earlier: one that is cancelled, for example."""
+        for future in turns.get(turn, ()):
+            if not future.done():
+                future.set_result(None)
 
     def _look_again(self, instance_id: str) -> None:
         """Looks at the oldest turn that is waited for, and so renews the note for all of the instance.

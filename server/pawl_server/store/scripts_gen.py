@@ -248,9 +248,6 @@ async def beat(
 class CancelOk(NamedTuple):
     finished_ms: int
     former: int
-    inc: int
-    fence: int
-    conn: str
 
     word = "OK"
 
@@ -276,7 +273,7 @@ class CancelWrongState(NamedTuple):
 
 CancelReply = CancelOk | CancelBodyConflict | CancelNotFound | CancelPruned | CancelWrongState
 _CANCEL_WORDS: dict[bytes, Callable[[Sequence[Any]], CancelReply]] = {
-    b"OK": lambda r: CancelOk(int(r[1]), int(r[2]), int(r[3]), int(r[4]), r[5].decode()),
+    b"OK": lambda r: CancelOk(int(r[1]), int(r[2])),
     b"BODY_CONFLICT": lambda r: CancelBodyConflict(),
     b"NOT_FOUND": lambda r: CancelNotFound(),
     b"PRUNED": lambda r: CancelPruned(),
@@ -783,10 +780,6 @@ async def defer(
 class DeleteOk(NamedTuple):
     deleted: bool
     background: bool
-    inc: int
-    turn: int
-    fence: int
-    conn: str
 
     word = "OK"
 
@@ -797,7 +790,7 @@ class DeleteNotFound(NamedTuple):
 
 DeleteReply = DeleteOk | DeleteNotFound
 _DELETE_WORDS: dict[bytes, Callable[[Sequence[Any]], DeleteReply]] = {
-    b"OK": lambda r: DeleteOk(r[1] == 1, r[2] == 1, int(r[3]), int(r[4]), int(r[5]), r[6].decode()),
+    b"OK": lambda r: DeleteOk(r[1] == 1, r[2] == 1),
     b"NOT_FOUND": lambda r: DeleteNotFound(),
 }
 DELETE: Script[DeleteReply] = _script("delete")

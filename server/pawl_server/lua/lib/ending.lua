@@ -18,7 +18,7 @@ local function head_end(u, now, server, state, event, detail)
   r[KBYTES] = r[KBYTES] + bytes
   make_unready(u)
   transition(u, state)
-  notify_awaiting(u, turn, server)
+  notify_awaiting(u, turn, '')
   inbox_advance(u, now, server)
   ledger_add(u, event, now, turn, state, detail, attempt)
 end
@@ -31,7 +31,7 @@ local function queued_end(u, now, server, turn, state, event, detail)
   unit_set(u, turn .. '.h', cmsgpack.pack(h))
   unit_set(u, turn .. '.m', false)
   r[PENDING] = r[PENDING] - 1
-  notify_awaiting(u, turn, server)
+  notify_awaiting(u, turn, '')
   if r[STATE] == BEHIND then
     inbox_pass(u, now)
     make_ready(u, now, server)

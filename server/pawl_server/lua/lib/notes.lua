@@ -16,7 +16,7 @@ local function note_waiting(u, server)
   end
 end
 
--- Tells all of them but the caller that a turn has ended.
+-- Tells all of them but `server`, who learns from the reply, that a turn has ended.
 local function notify_awaiting(u, turn, server)
   if not has_bit(u.r[FLAGS], AWAITED) then
     return
@@ -32,7 +32,7 @@ local function notify_awaiting(u, turn, server)
   unit_set(u, 'a', false)
 end
 
--- Tells the server that holds the stream of a lease how it ended, unless that is the caller.
+-- Tells the server that holds the stream of a lease how it ended, unless that is `server`, who learns from the reply.
 local function tell_holder(u, conn, turn, fence, outcome, server)
   local run = conn ~= 0 and string.match(conn, '^[^.]*')
   if run and run ~= server then

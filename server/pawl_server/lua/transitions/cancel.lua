@@ -10,7 +10,7 @@
 -- @arg   comment     str    text for the ledger
 -- @from  QUEUED, RUNNING, SLEEPING, BACKOFF, DEFERRED, FAILED
 -- @to    CANCELLED
--- @reply OK(finished_ms int, former int, inc int, fence int, conn str) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int)
+-- @reply OK(finished_ms int, former int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int)
 -- @emits TURN_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
 -- @spec  R-CANCEL-1, R-CANCEL-2, R-CONTROL-1
@@ -27,18 +27,14 @@ if not reply and state >= COMPLETED then
 end
 if not reply then
   local r = u.r
-  local conn, fence = '', 0
   if turn ~= r[HEAD] then
     queued_end(u, now, server, turn, CANCELLED, TURN_CANCELLED, comment)
   else
     if state == RUNNING then
-      conn, fence = r[CONN] == 0 and '' or r[CONN], r[FENCE]
-      tell_holder(u, r[CONN], turn, fence, 'cancelled', server)
+      tell_holder(u, r[CONN], turn, r[FENCE], 'cancelled', '')
     end
     head_end(u, now, server, CANCELLED, TURN_CANCELLED, comment)
   end
-  -- A repeat tells no stream again.
-  control_answer(u, request_id, digest, { 'OK', now, state, 0, 0, '' })
-  reply = { 'OK', now, state, r[INC], fence, conn }
+  reply = control_answer(u, request_id, digest, { 'OK', now, state })
 end
 return { now, { reply }, unit_commit(server) }

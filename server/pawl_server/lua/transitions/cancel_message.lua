@@ -7,7 +7,7 @@
 -- @arg   request_id  str    idempotency id; may be empty
 -- @arg   digest      bytes  digest of the request
 -- @arg   comment     str    text for the ledger
--- @from  QUEUED
+-- @from  QUEUED, RUNNING
 -- @to    CANCELLED
 -- @reply OK(turn int) | BODY_CONFLICT | NOT_FOUND | WRONG_STATE(state int)
 -- @emits TURN_CANCELLED, MESSAGE_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
@@ -47,10 +47,13 @@ if not reply then
     end
   elseif not state then
     reply = { 'NOT_FOUND' }
-  elseif state ~= QUEUED or turn == u.r[HEAD] and u.r[ATTEMPT] > 0 then
+  elseif state ~= QUEUED and state ~= RUNNING or turn == u.r[HEAD] and u.r[ATTEMPT] > 0 then
     reply = { 'WRONG_STATE', state }
   else
     if turn == u.r[HEAD] then
+      if state == RUNNING then
+        tell_holder(u, u.r[CONN], turn, u.r[FENCE], 'cancelled', '')
+      end
       head_end(u, now, server, CANCELLED, TURN_CANCELLED, comment)
     else
       queued_end(u, now, server, turn, CANCELLED, TURN_CANCELLED, comment)

@@ -6,7 +6,7 @@
 -- @arg   inc         int    incarnation; 0 for any
 -- @arg   max_turns   int    turns that are removed at once
 -- @arg   request_id  str    idempotency id; may be empty
--- @reply OK(deleted bool, background bool, inc int, turn int, fence int, conn str) | NOT_FOUND
+-- @reply OK(deleted bool, background bool) | NOT_FOUND
 -- @emits DELETED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
 -- @spec  R-DELETE-1, R-DELETE-2, R-DELETE-3
@@ -63,15 +63,13 @@ if u and inc > 0 and inc ~= u.r[INC] then
   reply = { 'NOT_FOUND' }
 elseif u then
   local r = u.r
-  local conn, fence, turn = '', 0, r[HEAD]
   local background = r[TAIL] - r[OLDEST] + 1 > max_turns
   if r[STATE] == RUNNING then
-    conn, fence = r[CONN] == 0 and '' or r[CONN], r[FENCE]
-    tell_holder(u, r[CONN], turn, fence, 'deleted', server)
+    tell_holder(u, r[CONN], r[HEAD], r[FENCE], 'deleted', '')
   end
   local ids = newest_ids(r)
   forget(r)
-  notify_awaiting(u, turn, server)
+  notify_awaiting(u, r[HEAD], '')
   r[FLAGS] = r[FLAGS] + (has_bit(r[FLAGS], 2) and 0 or 2)
   ledger_add(u, DELETED, now, 0, 0)
   DEAD[id] = cmsgpack.pack({ 1, r[INC], r[TAIL], r[SEQ], now, request_id, unit_birth(u)[7] or '', ids, background and 1 or 0 })
@@ -83,17 +81,17 @@ elseif u then
     u.gone = true
     GONE[4] = u.key
   end
-  reply = { 'OK', 1, background and 1 or 0, r[INC], turn, fence, conn }
+  reply = { 'OK', 1, background and 1 or 0 }
 elseif MISSING.deleting then
-  reply = { 'OK', 1, 1, 0, 0, 0, '' }
+  reply = { 'OK', 1, 1 }
 elseif MISSING.damaged then
   reply = { 'DAMAGED' }
 else
   local dead = dead_get(id, now)
   if dead and request_id ~= '' and dead[D_REQUEST] == request_id then
-    reply = { 'OK', 1, dead[D_BACKGROUND], 0, 0, 0, '' }
+    reply = { 'OK', 1, dead[D_BACKGROUND] }
   else
-    reply = { 'OK', 0, 0, 0, 0, 0, '' }
+    reply = { 'OK', 0, 0 }
   end
 end
 return { now, { reply }, unit_commit(server) }
