@@ -49,7 +49,7 @@ READ_COMMANDS = frozenset(
         ),
         *("LLEN", "LRANGE", "SCARD", "SISMEMBER", "SMISMEMBER", "SSCAN", "TIME", "XLEN", "XRANGE"),
         *("XREVRANGE", "ZCARD", "ZRANK", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE"),
-        *("ZREVRANGE", "ZSCAN", "ZSCORE"),
+        *("ZLEXCOUNT", "ZREVRANGE", "ZSCAN", "ZSCORE"),
     }
 )
 WRITE_COMMANDS = frozenset(

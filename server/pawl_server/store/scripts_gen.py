@@ -2851,6 +2851,45 @@ async def poll(p: Caller, *, now_ms: int = 0) -> Result[PollReply]:
     return poll_decode(await p.call(POLL, argv))
 
 
+class StatsOk(NamedTuple):
+    types: list[Any]
+    more: bool
+    parked: int
+    damaged: int
+    timers: int
+    late: int
+    earliest_ms: int
+
+    word = "OK"
+
+
+StatsReply = StatsOk
+_STATS_WORDS: dict[bytes, Callable[[Sequence[Any]], StatsReply]] = {
+    b"OK": lambda r: StatsOk(r[1], r[2] == 1, int(r[3]), int(r[4]), int(r[5]), int(r[6]), int(r[7])),
+}
+STATS: Script[StatsReply] = _script("stats")
+"""Counts what waits, by type and version and in all."""
+
+
+def stats_args(*, now_ms: int = 0, limit: int) -> list[Arg]:
+    argv: list[Arg] = [now_ms, limit]
+    return argv
+
+
+def stats_decode(raw: Sequence[Any]) -> Result[StatsReply]:
+    return decode_result("stats", raw, _STATS_WORDS)
+
+
+async def stats(p: Caller, *, now_ms: int = 0, limit: int) -> Result[StatsReply]:
+    """Counts what waits, by type and version and in all.
+
+    now_ms: engine time in virtual-time namespaces
+    limit: type:version pairs wanted, 1 to 1000: first those with the oldest ready heads
+    """
+    argv = stats_args(now_ms=now_ms, limit=limit)
+    return stats_decode(await p.call(STATS, argv))
+
+
 SCRIPTS: dict[str, Script[Any]] = {
     "adopt": ADOPT,
     "await": AWAIT,
@@ -2890,5 +2929,6 @@ SCRIPTS: dict[str, Script[Any]] = {
     "list_turns": LIST_TURNS,
     "list_types": LIST_TYPES,
     "poll": POLL,
+    "stats": STATS,
 }
 """Every script by name."""
