@@ -51,7 +51,10 @@ async def _admit(store: Store, sizes: Sizes, limits: Limits) -> None:
                     STATE,
                     0,
                     0,
+                    b"",
                     False,
+                    0,
+                    0,
                 )
             )
         calls = [

@@ -13,10 +13,10 @@ from google.protobuf.duration_pb2 import Duration
 from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.turn_pb2 import TURN_STATE_QUEUED, TURN_STATE_RUNNING
 from pawl_server.engine import Engine
-from pawl_server.engine.inbox import SendItem
 from pawl_server.store import scripts_gen as scripts
 from tests.support.api import CALL_S, TV, Api
 from tests.support.hand import Hand
+from tests.support.items import send_item
 from tests.support.redis_server import Control, RedisServer
 from tests.support.server import engine
 from tests.support.stored import Stored
@@ -42,9 +42,7 @@ def expire_from(controls: list[Control], tag: str, now_ms: int = 0) -> list[scri
 
 @pytest.mark.spec("R-EXPIRE-1")
 async def test_one_of_twenty_passes_ends_the_lease(engine: Engine, redis_server: RedisServer) -> None:
-    await engine.inbox.send(
-        SendItem("a", "m1", b"d", b"json\0x", b"", True, "t", "v1", b"d", b"", 1_000, 0, b"", False, 0, 0)
-    )
+    await engine.inbox.send(send_item("a", "m1", create=True, lease_ms=1_000))
     hand = Hand(engine)
     claimed = await hand.claim("a")
     partition = engine.store.partition_of("a")

@@ -19,6 +19,7 @@ from pawl_server.store.errors import StoreError
 from tests.support.api import Api
 from tests.support.hand import Hand
 from tests.support.invariants import violations_everywhere
+from tests.support.items import create_item, send_item
 from tests.support.redis_server import RedisServer
 from tests.support.server import engine, settings_for
 from tests.support.stored import Stored
@@ -135,11 +136,11 @@ async def test_no_loop_ends_because_of_an_error(
 
 
 def _instance(instance_id: str) -> CreateItem:
-    return CreateItem(instance_id, "t", "v1", b"d", b"", 0, 0, b"", "")
+    return create_item(instance_id)
 
 
 def _message(instance_id: str) -> SendItem:
-    return SendItem(instance_id, "m1", b"d", b"json\0x", b"", False, "", "", b"", b"", 0, 0, b"", False, 0, 0)
+    return send_item(instance_id, "m1")
 
 
 @pytest.mark.spec("R-CMD-2", "R-STORE-7")

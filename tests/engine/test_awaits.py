@@ -8,18 +8,16 @@ import pytest
 
 from pawl_server.domain.errors import NotFound, Refused
 from pawl_server.engine import Engine
-from pawl_server.engine.inbox import SendItem
 from pawl_server.store.errors import StoreUnavailable
 from tests.support.hand import Hand
+from tests.support.items import send_item
 from tests.support.wait import wait_until
 
 
 async def send(engine: Engine, instance_id: str, count: int) -> None:
     """Creates an instance with `count` pending turns."""
     for at in range(count):
-        await engine.inbox.send(
-            SendItem(instance_id, f"m{at}", b"d", b"json\0", b"", True, "t", "v1", b"d", b"", 0, 0, False)
-        )
+        await engine.inbox.send(send_item(instance_id, f"m{at}", create=True))
 
 
 def checks(engine: Engine) -> int:

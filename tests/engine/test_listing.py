@@ -9,10 +9,9 @@ import pytest
 
 from pawl_server.domain.errors import Refused
 from pawl_server.engine import Engine
-from pawl_server.engine.inbox import SendItem
-from pawl_server.engine.instances import CreateItem
 from tests.support.hand import Hand
 from tests.support.invariants import violations_everywhere
+from tests.support.items import create_item, send_item
 from tests.support.redis_server import RedisServer
 from tests.support.server import open_engine
 
@@ -29,14 +28,12 @@ async def engine(
 
 async def create(engine: Engine, instance_id: str, workflow_type: str = "t") -> None:
     """Creates an instance."""
-    await engine.instances.create(CreateItem(instance_id, workflow_type, "v1", b"d", b"", 0, 0))
+    await engine.instances.create(create_item(instance_id, type=workflow_type))
 
 
 async def send(engine: Engine, instance_id: str, message_id: str, message: bytes = b"json\0x") -> None:
     """Sends a message."""
-    await engine.inbox.send(
-        SendItem(instance_id, message_id, b"d", message, b"", False, "", "", b"", b"", 0, 0, False)
-    )
+    await engine.inbox.send(send_item(instance_id, message_id, message=message))
 
 
 @pytest.mark.spec("R-READ-4")

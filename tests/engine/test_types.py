@@ -6,10 +6,10 @@ import pytest
 
 from pawl_server.domain.errors import Refused
 from pawl_server.engine import Engine
-from pawl_server.engine.inbox import SendItem
 from pawl_server.store import scripts_gen
 from pawl_server.store.errors import StoreUnavailable
 from tests.support.hand import Hand
+from tests.support.items import send_item
 
 
 async def revisions(engine: Engine, name: str) -> list[int]:
@@ -28,9 +28,7 @@ async def test_settings_hold_in_every_partition(engine: Engine) -> None:
     assert await revisions(engine, "t") == [1, 1]
     hand = Hand(engine)
     for instance_id in ("a", "b", "c", "d"):
-        await engine.inbox.send(
-            SendItem(instance_id, "m", b"d", b"json\0", b"", True, "t", "v1", b"d", b"", 0, 0, False)
-        )
+        await engine.inbox.send(send_item(instance_id, create=True))
         await hand.fail(instance_id, final=False)
         turn = await engine.turns.get(instance_id, 1)
         assert turn.state == 10, "one attempt is all that the type allows"

@@ -18,9 +18,8 @@ from pawl.v1.workflow_type_pb2 import Retention, RetryPolicy, WorkflowType
 from pawl_server.app import Handle
 from pawl_server.domain.errors import LimitExceeded
 from pawl_server.domain.limits import FIXED, Limits
-from pawl_server.engine.inbox import SendItem
-from pawl_server.engine.instances import CreateItem
 from tests.support.api import Api, json, refusal_of, spec
+from tests.support.items import create_item, send_item
 
 LIMITS = Limits()
 DAY_MS = 86_400_000
@@ -142,15 +141,15 @@ async def test_the_transitions_enforce_limits_themselves(server: Handle) -> None
     engine = server.engine
     over = b"json\0" + b"x" * (LIMITS.message_bytes + 1)
     state = b"json\0" + b"x" * (LIMITS.state_bytes + 1)
-    await engine.instances.create(CreateItem("a", "t", "v1", b"d", state[:-1], 0, 0, b"", ""))
-    await engine.inbox.send(SendItem("a", "m", b"d", over[:-1], b"", False, "", "", b"", b"", 0, 0, False))
+    await engine.instances.create(create_item("a", state=state[:-1]))
+    await engine.inbox.send(send_item("a", "m", message=over[:-1]))
     with pytest.raises(LimitExceeded, match="message_bytes") as refused:
-        await engine.inbox.send(SendItem("a", "n", b"d", over, b"", False, "", "", b"", b"", 0, 0, False))
+        await engine.inbox.send(send_item("a", "n", message=over))
     assert refused.value.value == LIMITS.message_bytes + 1, "the encoding does not count"
     with pytest.raises(LimitExceeded, match="state_bytes"):
-        await engine.instances.create(CreateItem("b", "t", "v1", b"d", state, 0, 0))
+        await engine.instances.create(create_item("b", state=state))
     with pytest.raises(LimitExceeded, match="state_bytes"):
-        await engine.inbox.send(SendItem("c", "m", b"d", b"", b"", True, "t", "v1", b"d", state, 0, 0, False))
+        await engine.inbox.send(send_item("c", create=True, message=b"", state=state))
 
 
 class Ranged(NamedTuple):
