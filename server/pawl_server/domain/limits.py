@@ -22,7 +22,13 @@ WORKFLOWS_PER_HELLO = 256
 LABELS = 16
 LABEL_BYTES = 128
 TAGS = 16
-"""Tags of an instance."""
+PARKED_TURNS = 1_000
+"""Of one instance; enforced by lib/ending.lua."""
+COMMENT_BYTES = 256
+DELETE_AT_ONCE = 1_000
+"""Turns of an instance that a deletion removes before it answers."""
+INTERNAL_PENDING = 8
+"""Internal admissions are bounded by so many times `pending_messages`."""
 PAGE_SIZE = 100
 PAGE_SIZE_DEFAULT = 50
 WAIT_MS = 600_000
@@ -46,6 +52,9 @@ FIXED: MappingProxyType[str, int] = MappingProxyType(
         "labels": LABELS,
         "label_bytes": LABEL_BYTES,
         "page_size": PAGE_SIZE,
+        "tags_per_instance": TAGS,
+        "parked_turns": PARKED_TURNS,
+        "comment_bytes": COMMENT_BYTES,
         "wait_ms": WAIT_MS,
         "failure_message_bytes": FAILURE_MESSAGE_BYTES,
         "failure_details_bytes": FAILURE_DETAILS_BYTES,
@@ -78,7 +87,9 @@ class Limits:
     turn_bytes: int = _limit(262_144, 1, 2 << 20)
     """Stored bytes of one turn: its message and its steps, encodings included."""
     pending_messages: int = _limit(128, 1, 100_000)
-    """Unfinished turns of one instance, above which sends are refused."""
+    """Unfinished turns and delayed messages of one instance, above which sends are refused."""
+    defers_per_turn: int = _limit(10_000, 1, 1_000_000)
+    """Times that a turn may be put off."""
     origin_bytes: int = _limit(1_024, 0, 65_536)
     """Bytes about the sender."""
 

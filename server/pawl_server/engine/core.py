@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from pawl_server.domain.errors import Reason, Refused
 from pawl_server.engine.awaits import Awaits
+from pawl_server.engine.control import Control
 from pawl_server.engine.inbox import Inbox
 from pawl_server.engine.info import Info
 from pawl_server.engine.instances import Instances
@@ -62,6 +63,7 @@ class Engine:
         self.low_disk: Callable[[], bool] = lambda: False
         self.on_ready: OnReady = _nobody
         self.awaits = Awaits(self)
+        self.control = Control(self)
         self.inbox = Inbox(self)
         self.instances = Instances(self)
         self.turns = Turns(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from pawl.v1.turn_pb2 import Turn
@@ -11,13 +12,25 @@ from pawl_server.engine import views
 from pawl_server.engine.coalesce import Coalescer
 from pawl_server.store import scripts_gen
 from pawl_server.store.records import instance_record, turn_view
-from pawl_server.store.scripts_gen import GetTurnItem, GetTurnOk, GetTurnPruned, GetTurnReply, ListTurnsOk
+from pawl_server.store.scripts_gen import (
+    FindMessageItem,
+    FindMessageOk,
+    GetTurnItem,
+    GetTurnOk,
+    GetTurnPruned,
+    GetTurnReply,
+    ListTurnsOk,
+)
 
 if TYPE_CHECKING:
     from pawl_server.engine.core import Engine
 
 _KIND = "turns"
 _PAGE_BYTES = 1 << 20
+_LOOK_MS = 20
+"""How soon a delayed message that is due is looked for again."""
+_CANCELLED_S = 1.0
+"""How often a delayed message is looked for, as it may be cancelled."""
 
 
 class Turns:
@@ -98,3 +111,33 @@ class Turns:
         if wait_ms > 0:
             await self._engine.awaits.wait(instance_id, turn, wait_ms / 1000, noted=noted)
         return await self.get(instance_id, turn, incarnation, steps=False)
+
+    async def wait_for_message(
+        self, instance_id: str, message_id: str, incarnation: int, wait_ms: int
+    ) -> Turn | None:
+        """`wait` for the turn of a message; None if it is still delayed when `wait_ms` have passed.
+
+        Raises NotFound, also for a delayed message that is cancelled meanwhile, and what `wait` raises.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_ms / 1000
+        while True:
+            turn, due_in_ms = await self._find(instance_id, message_id)
+            left = end - loop.time()
+            if turn:
+                return await self.wait(instance_id, turn, incarnation, max(0, int(left * 1000)))
+            if left <= 0:
+                return None
+            await asyncio.sleep(min(left, max(due_in_ms, _LOOK_MS) / 1000, _CANCELLED_S))
+
+    async def _find(self, instance_id: str, message_id: str) -> tuple[int, int]:
+        """The turn of a message, or 0 and the time until it is due."""
+        result = await scripts_gen.find_message(
+            self._engine.store.partition_of(instance_id),
+            now_ms=self._engine.now_ms,
+            items=[FindMessageItem(instance_id, message_id)],
+        )
+        reply = result.replies[0]
+        if not isinstance(reply, FindMessageOk):
+            raise NotFound("message", f"{instance_id}/{message_id}")
+        return reply.turn, reply.due_ms - result.now_ms

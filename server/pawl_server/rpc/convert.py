@@ -20,6 +20,7 @@ from pawl_server.domain.ids import check_id, check_optional_id, check_own_id, ch
 from pawl_server.domain.limits import Limits
 from pawl_server.domain.payload import check_payload, digest_of, payload_digest, payload_parts, to_blob
 from pawl_server.domain.times import DAY, HOUR, SECOND, duration_ms
+from pawl_server.engine.control import Target
 from pawl_server.engine.inbox import SendItem
 from pawl_server.engine.instances import CreateItem
 from pawl_server.engine.types import TypeSettings
@@ -59,6 +60,27 @@ def page_size(value: int) -> int:
 def wait_ms(field: str, value: Duration) -> int:
     """A wait of 0 to 10 minutes."""
     return duration_ms(field, value, 0, bounds.WAIT_MS)
+
+
+def target(request: Any, turn: bool = True) -> Target:
+    """Whom a control call is about; `turn` says whether it names a turn."""
+    comment = request.comment
+    size = len(comment.encode())
+    if size > bounds.COMMENT_BYTES:
+        raise LimitExceeded("comment_bytes", size, bounds.COMMENT_BYTES)
+    found = Target(
+        check_own_id("instance_id", request.instance_id),
+        check_optional_id("request_id", request.request_id),
+        comment,
+    )
+    if turn:
+        found = found._replace(turn=turn_number(request.turn), incarnation=incarnation(request.incarnation))
+    return found
+
+
+def failed_target(request: Any) -> Target:
+    """Whom a decision about a failed turn is about."""
+    return target(request)._replace(attempt=_within("attempt", request.attempt, 0, 1 << 30))
 
 
 def create_item(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pawl.v1 import message_service_pb2 as pb
 from pawl_server.domain import limits as bounds
 from pawl_server.domain.errors import InvalidField, LimitExceeded, Refused
-from pawl_server.domain.ids import check_own_id
+from pawl_server.domain.ids import check_id, check_own_id
 from pawl_server.domain.times import timestamp
 from pawl_server.engine import Engine
 from pawl_server.engine.inbox import SendItem, SendOk
@@ -73,17 +73,35 @@ class MessageService:
     async def AwaitTurn(self, request: pb.AwaitTurnRequest, context: Context) -> pb.AwaitTurnResponse:
         """Returns a turn once it is finished or failed for good, or at the end of the wait."""
         instance_id = check_own_id("instance_id", request.instance_id)
-        turn = convert.turn_number(request.turn)
         life = convert.incarnation(request.incarnation)
         wait_ms = bounds.AWAIT_DEFAULT_MS
         if request.HasField("wait"):
             wait_ms = convert.wait_ms("wait", request.wait)
+        if bool(request.message_id) == bool(request.turn):
+            raise InvalidField("turn", "or message_id has to be set, and not both")
+        if request.message_id:
+            check_id("message_id", request.message_id)
+            with self.gate.wait():
+                found = await self._engine.turns.wait_for_message(
+                    instance_id, request.message_id, life, _within(context, wait_ms)
+                )
+            return pb.AwaitTurnResponse(turn=found)
+        turn = convert.turn_number(request.turn)
         if life:  # another life would never end the wait
             await self._engine.turns.get(instance_id, turn, life, steps=False)
         wait_ms = _within(context, wait_ms)
         with self.gate.wait():
             found = await self._engine.turns.wait(instance_id, turn, life, wait_ms)
         return pb.AwaitTurnResponse(turn=found)
+
+    @unary(sheds=False)
+    async def CancelMessage(
+        self, request: pb.CancelMessageRequest, context: Context
+    ) -> pb.CancelMessageResponse:
+        """Takes back a message that has not started."""
+        target = convert.target(request, turn=False)
+        message_id = check_id("message_id", request.message_id)
+        return pb.CancelMessageResponse(turn=await self._engine.control.cancel_message(target, message_id))
 
 
 READ_S = 0.1

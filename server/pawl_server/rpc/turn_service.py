@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 from pawl.v1 import turn_service_pb2 as pb
 from pawl_server.domain.ids import check_own_id
+from pawl_server.domain.times import timestamp
 from pawl_server.engine import Engine
 from pawl_server.rpc import convert
 from pawl_server.rpc.call import Context, Gate, unary
 
+if TYPE_CHECKING:
+    from pawl.v1.turn_pb2 import TurnState
+
 
 class TurnService:
-    """Reads turns."""
+    """Reads and controls turns."""
 
     def __init__(self, engine: Engine, gate: Gate) -> None:
         self.gate = gate
@@ -33,3 +39,39 @@ class TurnService:
             instance_id, size, request.page_token, payloads=request.include_payloads
         )
         return pb.ListTurnsResponse(turns=turns, next_page_token=token)
+
+    @unary(sheds=False)
+    async def RetryTurn(self, request: pb.RetryTurnRequest, context: Context) -> pb.RetryTurnResponse:
+        """Gives a failed turn another round of attempts."""
+        done = await self._engine.control.retry(convert.failed_target(request))
+        return pb.RetryTurnResponse(
+            state=cast("TurnState.ValueType", done.state), max_attempts=done.max_attempts
+        )
+
+    @unary(sheds=False)
+    async def SkipTurn(self, request: pb.SkipTurnRequest, context: Context) -> pb.SkipTurnResponse:
+        """Ends a failed turn so that its inbox goes on."""
+        finished_ms = await self._engine.control.skip(convert.failed_target(request))
+        return pb.SkipTurnResponse(finish_time=timestamp(finished_ms))
+
+    @unary(sheds=False)
+    async def ParkTurn(self, request: pb.ParkTurnRequest, context: Context) -> pb.ParkTurnResponse:
+        """Sets a failed turn aside."""
+        finished_ms = await self._engine.control.park(convert.failed_target(request))
+        return pb.ParkTurnResponse(finish_time=timestamp(finished_ms))
+
+    @unary(sheds=False)
+    async def CancelTurn(self, request: pb.CancelTurnRequest, context: Context) -> pb.CancelTurnResponse:
+        """Ends an unfinished turn."""
+        done = await self._engine.control.cancel(convert.target(request))
+        return pb.CancelTurnResponse(
+            finish_time=timestamp(done.finished_ms), former_state=cast("TurnState.ValueType", done.former)
+        )
+
+    @unary()
+    async def RedriveParked(
+        self, request: pb.RedriveParkedRequest, context: Context
+    ) -> pb.RedriveParkedResponse:
+        """Sends the message of a parked turn again, or drops it."""
+        turn = await self._engine.control.redrive(convert.target(request), discard=request.discard)
+        return pb.RedriveParkedResponse(turn=turn)

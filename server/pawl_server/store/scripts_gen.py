@@ -2543,6 +2543,55 @@ async def wake(
     return wake_decode(await p.call(WAKE, argv))
 
 
+class FindMessageItem(NamedTuple):
+    """One item of `find_message`."""
+
+    id: str  # instance id
+    message_id: str  # idempotency id of the message
+
+
+class FindMessageOk(NamedTuple):
+    turn: int
+    due_ms: int
+
+    word = "OK"
+
+
+class FindMessageNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+FindMessageReply = FindMessageOk | FindMessageNotFound
+_FIND_MESSAGE_WORDS: dict[bytes, Callable[[Sequence[Any]], FindMessageReply]] = {
+    b"OK": lambda r: FindMessageOk(int(r[1]), int(r[2])),
+    b"NOT_FOUND": lambda r: FindMessageNotFound(),
+}
+FIND_MESSAGE: Script[FindMessageReply] = _script("find_message")
+"""Reads which turn a message became, or when it will be admitted."""
+
+
+def find_message_args(*, now_ms: int = 0, items: Sequence[FindMessageItem]) -> list[Arg]:
+    argv: list[Arg] = [now_ms]
+    for item in items:
+        argv += item
+    return argv
+
+
+def find_message_decode(raw: Sequence[Any]) -> Result[FindMessageReply]:
+    return decode_result("find_message", raw, _FIND_MESSAGE_WORDS)
+
+
+async def find_message(
+    p: Caller, *, now_ms: int = 0, items: Sequence[FindMessageItem]
+) -> Result[FindMessageReply]:
+    """Reads which turn a message became, or when it will be admitted.
+
+    now_ms: engine time in virtual-time namespaces
+    """
+    argv = find_message_args(now_ms=now_ms, items=items)
+    return find_message_decode(await p.call(FIND_MESSAGE, argv))
+
+
 class GetInstanceItem(NamedTuple):
     """One item of `get_instance`."""
 
@@ -2922,6 +2971,7 @@ SCRIPTS: dict[str, Script[Any]] = {
     "sweep": SWEEP,
     "trim": TRIM,
     "wake": WAKE,
+    "find_message": FIND_MESSAGE,
     "get_instance": GET_INSTANCE,
     "get_turn": GET_TURN,
     "get_type": GET_TYPE,

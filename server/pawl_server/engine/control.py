@@ -1,0 +1,166 @@
+"""Control calls: what operators do to instances and turns.
+
+Each is one script call, repeated exactly by its request id while the instance keeps the answer. Streams that
+hold a lease and callers that wait for a turn hear of it through the private channels of their servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from pawl_server.domain import limits as bounds
+from pawl_server.domain.errors import BodyConflict, LimitExceeded, NotFound, Reason, Refused
+from pawl_server.domain.payload import digest_of
+from pawl_server.domain.states import TurnState
+from pawl_server.store import scripts_gen
+from pawl_server.store.script_call import Result
+
+if TYPE_CHECKING:
+    from pawl_server.engine.core import Engine
+    from pawl_server.store.client import PartitionHandle
+
+R = TypeVar("R")
+
+
+class Target(NamedTuple):
+    """What a control call is about, and who repeats it."""
+
+    instance_id: str
+    request_id: str = ""
+    """Idempotency id; empty for none."""
+    comment: str = ""
+    """Text for the ledger."""
+    turn: int = 0
+    incarnation: int = 0
+    """0: any life of the id."""
+    attempt: int = 0
+    """Attempt that the caller saw; 0: any."""
+
+
+class Control:
+    """Control calls of all instances; each may raise Refused (NOT_FOUND, PRUNED, WRONG_STATE …) or a StoreError."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def pause(self, target: Target) -> bool:
+        """Stops dispatch; False if it was stopped before."""
+        return (await self._call(scripts_gen.pause, "pause", target)).changed
+
+    async def resume(self, target: Target) -> bool:
+        """Starts dispatch again; False if it was not stopped."""
+        return (await self._call(scripts_gen.resume, "resume", target)).changed
+
+    async def wake(self, target: Target) -> bool:
+        """Ends the delay of a head in BACKOFF or DEFERRED; False if there was none."""
+        return (await self._call(scripts_gen.wake, "wake", target)).woken
+
+    async def retry(self, target: Target) -> scripts_gen.RetryOk:
+        """Gives a failed turn another round of attempts."""
+        return await self._call(scripts_gen.retry, "retry", target, **_seen(target))
+
+    async def skip(self, target: Target) -> int:
+        """Ends a failed turn as skipped; engine ms of that."""
+        return (await self._call(scripts_gen.skip, "skip", target, **_seen(target))).finished_ms
+
+    async def park(self, target: Target) -> int:
+        """Sets a failed turn aside; engine ms of that."""
+        return (await self._call(scripts_gen.park, "park", target, **_seen(target))).finished_ms
+
+    async def cancel(self, target: Target) -> scripts_gen.CancelOk:
+        """Ends an unfinished turn."""
+        return await self._call(scripts_gen.cancel, "cancel", target, **_turn(target))
+
+    async def cancel_message(self, target: Target, message_id: str) -> int:
+        """Takes back a message that has not started; its turn, or 0 if it was delayed."""
+        call = self._call(
+            scripts_gen.cancel_message, f"cancel_message {message_id}", target, message_id=message_id
+        )
+        return (await call).turn
+
+    async def redrive(self, target: Target, *, discard: bool) -> int:
+        """Sends the message of a parked turn again, or drops it; the new turn, or 0."""
+        self._engine.admit()
+        call = self._call(
+            scripts_gen.redrive,
+            f"redrive {discard}",
+            target,
+            **_turn(target),
+            discard=discard,
+            max_pending=bounds.INTERNAL_PENDING * self._engine.limits.pending_messages,
+        )
+        return (await call).turn
+
+    async def delete(self, target: Target) -> scripts_gen.DeleteOk:
+        """Deletes an instance; of an absent one it says so."""
+        engine = self._engine
+        partition = engine.store.partition_of(target.instance_id)
+        result = await scripts_gen.delete(
+            partition,
+            now_ms=engine.now_ms,
+            server=engine.server_run,
+            id=target.instance_id,
+            inc=target.incarnation,
+            max_turns=bounds.DELETE_AT_ONCE,
+            request_id=target.request_id,
+        )
+        return self._answer(partition, result, target)
+
+    async def _call(self, script: Any, what: str, target: Target, **args: Any) -> Any:
+        engine = self._engine
+        partition = engine.store.partition_of(target.instance_id)
+        call: Awaitable[Result[Any]] = script(
+            partition,
+            now_ms=engine.now_ms,
+            server=engine.server_run,
+            id=target.instance_id,
+            request_id=target.request_id,
+            digest=digest_of(what.encode(), b"%d %d" % (target.turn, target.attempt)),
+            comment=target.comment,
+            **args,
+        )
+        return self._answer(partition, await call, target)
+
+    def _answer(self, partition: PartitionHandle, result: Result[Any], target: Target) -> Any:
+        self._engine.ready(partition, result.ready)
+        reply = result.replies[0]
+        if reply.word != "OK":
+            raise _refusal(target, reply)
+        return reply
+
+
+def _turn(target: Target) -> dict[str, int]:
+    return {"inc": target.incarnation, "turn": target.turn}
+
+
+def _seen(target: Target) -> dict[str, int]:
+    return {**_turn(target), "attempt": target.attempt}
+
+
+def _refusal(target: Target, reply: Any) -> Refused:
+    name = f"{target.instance_id}/{target.turn}" if target.turn else target.instance_id
+    match reply.word:
+        case "NOT_FOUND":
+            return NotFound("turn" if target.turn else "instance", name)
+        case "PRUNED":
+            return Refused(Reason.PRUNED, f"turn {name} was trimmed", {"resource": "turn", "name": name})
+        case "BODY_CONFLICT":
+            return BodyConflict("request", target.request_id)
+        case "LIMIT_EXCEEDED":
+            return LimitExceeded(reply.limit, reply.value, reply.max)
+        case "WRONG_STATE":
+            return _wrong_state(target, reply)
+    raise AssertionError(f"unexpected reply {reply.word}")
+
+
+def _wrong_state(target: Target, reply: Any) -> Refused:
+    state = TurnState(reply.state).name
+    attempt = getattr(reply, "attempt", 0)
+    metadata = {"state": state}
+    if attempt:
+        metadata["attempt"] = str(attempt)
+        text = f"turn {target.turn} is at attempt {attempt}, not {target.attempt}"
+    else:
+        text = f"the turn is {state}"
+    return Refused(Reason.WRONG_STATE, text, metadata)
