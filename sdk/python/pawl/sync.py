@@ -30,6 +30,10 @@ class Client(InstanceCalls, MessageCalls, TurnCalls, AdminCalls):
     called here and blocks; what is iterated with `async for` there is iterated with `for` here. Ctrl-C ends a
     call that waits with KeyboardInterrupt.
 
+    A process may be forked until the first call, and later if it has `GRPC_ENABLE_FORK_SUPPORT=1` in its
+    environment and no event loop of it has called Pawl; the child's calls then make a connection of their own.
+    Calls in any other child raise RuntimeError.
+
     Args:
         address: `host:port` or `unix:/path`; default is `PAWL_ADDRESS`, else 127.0.0.1:7295.
         timeout: seconds that a call may take, repeats included, where it gives none of its own. Time to wait

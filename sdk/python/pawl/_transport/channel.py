@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 import grpc.aio
 
+from pawl._transport import forks
 from pawl._transport.options import channel_options
 from pawl._transport.retry import CLOSED, Tries
 from pawl._transport.status import error_from_call
@@ -72,6 +73,7 @@ class Transport:
         if self._closed:
             raise Unavailable(CLOSED)
         if self._channel is None:
+            forks.use(asyncio=True)
             self._channel = grpc.aio.insecure_channel(self.address, options=channel_options())
             self._stubs = AioStubs(self._channel)
         return self._stubs
@@ -127,6 +129,7 @@ class WorkCall:
     """One work stream on a connection of its own, so that a reconnect never meets the old socket."""
 
     def __init__(self, address: str) -> None:
+        forks.use(asyncio=True)
         self._channel = grpc.aio.insecure_channel(address, options=channel_options(own_connection=True))
         self._call = WorkerServiceStub(self._channel).Work()
         self._closed = False

@@ -6,6 +6,7 @@ import grpc
 import grpc.aio
 
 from pawl.v1.admin_service_pb2_grpc import AdminServiceStub
+from pawl.v1.event_service_pb2_grpc import EventServiceStub
 from pawl.v1.instance_service_pb2_grpc import InstanceServiceStub
 from pawl.v1.message_service_pb2_grpc import MessageServiceStub
 from pawl.v1.turn_service_pb2_grpc import TurnServiceStub
@@ -17,6 +18,7 @@ class AioStubs:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.admin = AdminServiceStub(channel)
+        self.events = EventServiceStub(channel)
         self.instances = InstanceServiceStub(channel)
         self.messages = MessageServiceStub(channel)
         self.turns = TurnServiceStub(channel)
@@ -28,6 +30,7 @@ class SyncStubs:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.admin = AdminServiceStub(channel)
+        self.events = EventServiceStub(channel)
         self.instances = InstanceServiceStub(channel)
         self.messages = MessageServiceStub(channel)
         self.turns = TurnServiceStub(channel)

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
+from pawl._transport import forks
 from pawl._transport.options import channel_options
 from pawl._transport.retry import CLOSED, Tries
 from pawl._transport.status import error_from_call
@@ -52,6 +53,18 @@ class SyncTransport:
         self._closed = threading.Event()
         self._opening = threading.Lock()
         self._channel: grpc.Channel | None = None
+        self._inherited: list[grpc.Channel] = []
+        forks.tell(self)
+
+    def forked(self) -> None:
+        """Has the next call make a connection of this process; the parent's is left alone."""
+        closed = self._closed.is_set()
+        self._closed, self._opening = threading.Event(), threading.Lock()
+        if closed:
+            self._closed.set()
+        if self._channel is not None:
+            self._inherited.append(self._channel)
+            self._channel = None
 
     @property
     def stubs(self) -> SyncStubs:
@@ -60,6 +73,7 @@ class SyncTransport:
             if self._closed.is_set():
                 raise Unavailable(CLOSED)
             if self._channel is None:
+                forks.use(asyncio=False)
                 self._channel = grpc.insecure_channel(self.address, options=channel_options())
                 self._stubs = SyncStubs(self._channel)
             return self._stubs
@@ -137,6 +151,7 @@ class SyncRenewer:
 
     def _open(self) -> grpc.Channel:
         if self._channel is None:
+            forks.use(asyncio=False)
             self._channel = grpc.insecure_channel(
                 self._address, options=channel_options(own_connection=True, idle=True)
             )
