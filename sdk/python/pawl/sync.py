@@ -31,8 +31,8 @@ class Client(InstanceCalls, MessageCalls, TurnCalls, AdminCalls):
     call that waits with KeyboardInterrupt.
 
     A process may be forked until the first call, and later if it has `GRPC_ENABLE_FORK_SUPPORT=1` in its
-    environment and no event loop of it has called Pawl; the child's calls then make a connection of their own.
-    Calls in any other child raise RuntimeError.
+    environment and no event loop of it has called Pawl; calls in the child then make their own connection. In
+    any other child they raise RuntimeError.
 
     Args:
         address: `host:port` or `unix:/path`; default is `PAWL_ADDRESS`, else 127.0.0.1:7295.
