@@ -20,7 +20,7 @@ from pawl_server.store.errors import StoreError, StoreRefused, StoreUnavailable
 from pawl_server.store.keys import DEFAULT_PARTITIONS, namespace_tag, partition_of, partition_tag
 from pawl_server.store.lane import Lane, LaneMetrics, LaneOptions, Link
 from pawl_server.store.memory import MemoryWatch
-from pawl_server.store.outage import Outage
+from pawl_server.store.outage import Outage, reason
 from pawl_server.store.pubsub import Listener, ListenerOptions, OnMessage
 from pawl_server.store.script_call import Arg, Script
 from pawl_server.store.wire import Wire
@@ -196,6 +196,16 @@ class Store:
         return self._memory.ratio if self._memory is not None else 0.0
 
     @property
+    def memory_bytes(self) -> tuple[int, int]:
+        """Used and maximum memory, in bytes; 0 for unknown or no maximum."""
+        return (self._memory.used, self._memory.maximum) if self._memory is not None else (0, 0)
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """Connections that hear private channels."""
+        return list(self._listeners)
+
+    @property
     def metrics(self) -> dict[str, LaneMetrics]:
         """Counters by lane."""
         return {"hot": self._hot.metrics, "bulk": self._bulk.metrics}
@@ -254,7 +264,7 @@ async def _first_look(settings: StoreSettings, endpoint: Endpoint, deadline: flo
                     facts = await inspect(wire, settings.durability_assume)
                     return facts, await _open_namespace(settings, wire)
         except (OSError, StoreUnavailable, hiredis.ReplyError) as error:
-            why = f"{type(error).__name__}: {error}"
+            why = reason(error)
             if isinstance(error, hiredis.ReplyError) and str(error).startswith(("WRONGPASS", "NOAUTH")):
                 raise StoreRefused(
                     "redis_url", f"{endpoint.shown} does not accept the password: {error}"

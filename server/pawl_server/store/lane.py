@@ -24,10 +24,12 @@ from typing import Any
 
 import hiredis
 
+from pawl_server.domain.tally import SIZES, Histogram
 from pawl_server.log_lines import STORE_NOT_CONNECTED
 from pawl_server.store.errors import ScriptFailed, StoreMemory, StoreMoving, StoreRefused, StoreUnavailable
 from pawl_server.store.outage import Outage, reason
 from pawl_server.store.script_call import URGENT, Arg, Script
+from pawl_server.store.tally import ScriptTally
 from pawl_server.store.wire import Call, Wire, load_call, pack
 
 log = logging.getLogger(__name__)
@@ -77,7 +79,11 @@ class LaneOptions:
 
 @dataclass(slots=True)
 class LaneMetrics:
-    """Counters since start. `resets` counts connections that ended, `connects` those that became ready."""
+    """Counters since start. `resets` counts connections that ended, `connects` those that became ready.
+
+    `retries` counts unanswered calls that were sent again, `flush_sizes` the calls of each flush, `scripts`
+    what was answered, by the script's name.
+    """
 
     calls: int = 0
     flushes: int = 0
@@ -86,6 +92,8 @@ class LaneMetrics:
     timeouts: int = 0
     noscript: int = 0
     retries: int = 0
+    flush_sizes: Histogram = field(default_factory=lambda: Histogram(SIZES))
+    scripts: dict[str, ScriptTally] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -110,6 +118,7 @@ class Lane:
         self.name = name
         self.outage = outage or Outage()
         self.metrics = LaneMetrics()
+        self._tallies = self.metrics.scripts
         self.last_error: Exception | None = None
         self._link = link
         self._options = options or LaneOptions()
@@ -179,16 +188,19 @@ class Lane:
         once for an argument that is not bytes, str or int.
         """
         data = pack((b"EVALSHA", script.sha, 1, key, *argv))
-        return self._queue(data, script)
+        tally = self._tallies.get(script.name)
+        if tally is None:
+            tally = self._tallies[script.name] = ScriptTally()
+        return self._queue(data, script, tally)
 
     def command(self, *args: Arg) -> asyncio.Future[Any]:
         """Queues a command that is no script and may be repeated, such as INFO; otherwise as `call`."""
-        return self._queue(pack(args), Script(str(args[0]), "", "", URGENT))
+        return self._queue(pack(args), Script(str(args[0]), "", "", URGENT), None)
 
-    def _queue(self, data: bytes, script: Script[Any]) -> asyncio.Future[Any]:
+    def _queue(self, data: bytes, script: Script[Any], tally: ScriptTally | None) -> asyncio.Future[Any]:
         loop = self._loop
         future = loop.create_future()
-        call = Call(data, future, script, loop.time() + self._options.call_timeout)
+        call = Call(data, future, script, loop.time() + self._options.call_timeout, tally)
         if self._closed:
             _fail(call, StoreUnavailable("the store is closed", maybe_applied=False))
             return future
@@ -216,6 +228,7 @@ class Lane:
         # What does not fit leaves after the next replies: on_progress comes back here.
         while len(wire.flights) < self._options.max_flights and (calls := self._take()):
             self.metrics.flushes += 1
+            self.metrics.flush_sizes.add(len(calls))
             wire.send(calls)
             if self._silence is None:
                 self._watch_silence()

@@ -16,11 +16,14 @@ log = logging.getLogger(__name__)
 class MemoryWatch:
     """Polls INFO memory over a lane. `ratio` is used over maximum memory, 0.0 where there is no maximum.
 
+    `used` and `maximum` are in bytes, 0 as long as they are unknown; there is no maximum where it is 0.
     `pressure` turns on at `limit` and off again one point below, so that it does not flicker.
     """
 
     def __init__(self, lane: Lane, *, limit: float = 0.9, interval: float = 1.0) -> None:
         self.ratio = 0.0
+        self.used = 0
+        self.maximum = 0
         self.pressure = False
         self._lane = lane
         self._limit = limit
@@ -32,6 +35,7 @@ class MemoryWatch:
         info = parse_info(await self._lane.command("INFO", "memory"))
         maximum = int(info.get("maxmemory", 0))
         used = int(info.get("used_memory", 0)) - int(info.get("mem_not_counted_for_evict", 0))
+        self.used, self.maximum = used, maximum
         self.ratio = used / maximum if maximum else 0.0
         pressure = self.ratio >= (self._limit - 0.01 if self.pressure else self._limit)
         if pressure != self.pressure:

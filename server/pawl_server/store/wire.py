@@ -10,6 +10,7 @@ import hiredis
 
 from pawl_server.store.errors import StoreUnavailable
 from pawl_server.store.script_call import Arg, Script
+from pawl_server.store.tally import ScriptTally
 
 _NOTHING = object()
 
@@ -22,14 +23,20 @@ def pack(args: tuple[Arg, ...]) -> bytes:
 class Call:
     """A command, from the caller to its reply. `script` is None for commands of the connection's set-up.
 
-    `deadline` is in the loop's seconds. `retried` says that an earlier connection ended before it answered,
-    so that the command may have run already; `reloads` counts NOSCRIPT answers.
+    `deadline` and `sent` are in the loop's seconds. `retried` says that an earlier connection ended before it
+    answered, so that the command may have run already; `reloads` counts NOSCRIPT answers. `tally` counts the
+    answer of a script.
     """
 
-    __slots__ = ("data", "deadline", "future", "reloads", "retried", "script")
+    __slots__ = ("data", "deadline", "future", "reloads", "retried", "script", "sent", "tally")
 
     def __init__(
-        self, data: bytes, future: asyncio.Future[Any], script: Script[Any] | None, deadline: float
+        self,
+        data: bytes,
+        future: asyncio.Future[Any],
+        script: Script[Any] | None,
+        deadline: float,
+        tally: ScriptTally | None = None,
     ) -> None:
         self.data = data
         self.future = future
@@ -37,6 +44,8 @@ class Call:
         self.deadline = deadline
         self.retried = False
         self.reloads = 0
+        self.sent = 0.0
+        self.tally = tally
 
 
 def load_call(loop: asyncio.AbstractEventLoop, script: Script[Any]) -> Call:
@@ -85,8 +94,11 @@ class Wire(asyncio.Protocol):
 
     def send(self, calls: list[Call]) -> None:
         """Writes the calls as one flush."""
+        now = self._loop.time()
         if not self.flights:
-            self.progress_at = self._loop.time()
+            self.progress_at = now
+        for call in calls:
+            call.sent = now
         self.unanswered.extend(calls)
         self.flights.append([len(calls)])
         if self._transport is not None:
@@ -123,6 +135,7 @@ class Wire(asyncio.Protocol):
         reader = self._reader
         reader.feed(data)
         gets, answered = reader.gets, self.unanswered.popleft
+        now = self._loop.time()
         count = 0
         try:
             while (reply := gets()) is not _NOTHING:
@@ -132,15 +145,18 @@ class Wire(asyncio.Protocol):
                     self._owner.on_error(self, call, cast(hiredis.ReplyError, reply))
                     if not self.open:
                         return
-                elif not call.future.done():
-                    call.future.set_result(reply)
+                else:
+                    if call.tally is not None:
+                        call.tally.add(reply, now - call.sent)
+                    if not call.future.done():
+                        call.future.set_result(reply)
         except (hiredis.ProtocolError, IndexError) as error:
             self._lost(f"Redis sent what cannot be understood: {error}")
             return
         if count:
-            self._account(count)
+            self._account(count, now)
 
-    def _account(self, count: int) -> None:
+    def _account(self, count: int, now: float) -> None:
         flights = self.flights
         while count:
             flight = flights[0]
@@ -149,7 +165,7 @@ class Wire(asyncio.Protocol):
                 break
             count -= flight[0]
             flights.popleft()
-        self.progress_at = self._loop.time()
+        self.progress_at = now
         self._owner.on_progress(self)
 
     def _lost(self, why: str) -> None:
