@@ -1,0 +1,213 @@
+"""Control calls over gRPC: what they change, refuse and repeat, and who hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from pawl.v1 import instance_service_pb2 as instances
+from pawl.v1 import message_service_pb2 as messages
+from pawl.v1 import turn_service_pb2 as turns
+from pawl.v1.instance_pb2 import InstanceStatus
+from pawl.v1.turn_pb2 import TurnState
+from pawl_server.app import Handle
+from tests.support.api import CALL_S, Api, refusal_of
+from tests.support.hand import Hand
+from tests.support.wait import wait_until
+
+
+async def _state(api: Api, turn: int, instance_id: str = "a") -> str:
+    found = await api.turns.GetTurn(turns.GetTurnRequest(instance_id=instance_id, turn=turn))
+    return TurnState.Name(found.turn.state).removeprefix("TURN_STATE_")
+
+
+async def _status(api: Api, instance_id: str = "a") -> str:
+    found = await api.instances.GetInstance(instances.GetInstanceRequest(instance_id=instance_id))
+    return InstanceStatus.Name(found.instance.status).removeprefix("INSTANCE_STATUS_")
+
+
+async def _failed(server: Handle, api: Api, **fields: Any) -> Hand:
+    """An instance whose first turn has failed for good, with two more behind it."""
+    await api.create("a", max_attempts=1, **fields)
+    for at in range(3):
+        await api.send("a", f"m{at}")
+    hand = Hand(server.engine)
+    await hand.fail("a")
+    assert await _status(api) == "BLOCKED"
+    return hand
+
+
+@pytest.mark.spec("R-PAUSE-1", "R-PAUSE-2")
+async def test_pause_and_resume(server: Handle, api: Api) -> None:
+    await api.create("a")
+    await api.send("a", "m")
+    pause = instances.PauseInstanceRequest(instance_id="a", request_id="p1", comment="lunch")
+    assert (await api.instances.PauseInstance(pause)).paused
+    assert (await api.instances.PauseInstance(pause)).paused, "the first answer"
+    other = instances.PauseInstanceRequest(instance_id="a")
+    assert not (await api.instances.PauseInstance(other)).paused
+    assert (await _status(api), await _state(api, 1)) == ("PAUSED", "QUEUED")
+    await api.send("a", "n")
+    resume = instances.ResumeInstanceRequest(instance_id="a", request_id="p1")
+    problem = await refusal_of(api.instances.ResumeInstance(resume))
+    assert (problem.reason, problem.metadata["name"]) == ("BODY_CONFLICT", "p1")
+    resume.request_id = ""
+    assert (await api.instances.ResumeInstance(resume)).resumed
+    assert await _status(api) == "ACTIVE"
+    await Hand(server.engine).finish("a")
+
+
+@pytest.mark.spec("R-RETRY-1")
+async def test_retry(server: Handle, api: Api) -> None:
+    hand = await _failed(server, api)
+    request = turns.RetryTurnRequest(instance_id="a", turn=1, attempt=1, request_id="r")
+    done = await api.turns.RetryTurn(request)
+    assert (done.state, done.max_attempts) == (TurnState.TURN_STATE_QUEUED, 2)
+    await hand.fail("a")
+    assert await api.turns.RetryTurn(request) == done, "repeated, not retried again"
+    assert await _state(api, 1) == "FAILED"
+    problem = await refusal_of(
+        api.turns.RetryTurn(turns.RetryTurnRequest(instance_id="a", turn=1, attempt=1))
+    )
+    assert (problem.code, problem.reason) == ("FAILED_PRECONDITION", "WRONG_STATE")
+    assert problem.metadata == {"state": "FAILED", "attempt": "2"}
+    problem = await refusal_of(api.turns.RetryTurn(turns.RetryTurnRequest(instance_id="a", turn=2)))
+    assert problem.metadata == {"state": "QUEUED"}
+    problem = await refusal_of(api.turns.RetryTurn(turns.RetryTurnRequest(instance_id="a", turn=9)))
+    assert problem.metadata == {"resource": "turn", "name": "a/9"}
+
+
+@pytest.mark.spec("R-SKIP-1")
+async def test_skip(server: Handle, api: Api) -> None:
+    hand = await _failed(server, api)
+    waiting = asyncio.ensure_future(
+        api.messages.AwaitTurn(messages.AwaitTurnRequest(instance_id="a", turn=2), timeout=CALL_S)
+    )
+    done = await api.turns.SkipTurn(turns.SkipTurnRequest(instance_id="a", turn=1))
+    assert done.finish_time.seconds > 0
+    assert (await _state(api, 1), await _status(api)) == ("SKIPPED", "ACTIVE")
+    await hand.finish("a")
+    assert (await waiting).turn.state == TurnState.TURN_STATE_COMPLETED
+
+
+@pytest.mark.spec("R-PARK-1", "R-PARK-2")
+async def test_park_and_redrive(server: Handle, api: Api) -> None:
+    hand = await _failed(server, api)
+    await api.turns.ParkTurn(turns.ParkTurnRequest(instance_id="a", turn=1))
+    assert await _state(api, 1) == "PARKED"
+    for _ in range(2):
+        await hand.finish("a")
+    redriven = await api.turns.RedriveParked(turns.RedriveParkedRequest(instance_id="a", turn=1))
+    assert redriven.turn == 4
+    found = (await api.turns.GetTurn(turns.GetTurnRequest(instance_id="a", turn=4))).turn
+    assert (found.origin.redrive.turn, found.origin.redrive.message_id) == (1, "m0")
+    assert found.message.data == b"1"
+    problem = await refusal_of(
+        api.turns.RedriveParked(turns.RedriveParkedRequest(instance_id="a", turn=1, discard=True))
+    )
+    assert problem.metadata == {"state": "PARKED"}
+
+
+@pytest.mark.spec("R-CANCEL-1")
+async def test_cancel(server: Handle, api: Api) -> None:
+    await api.create("a")
+    for at in range(3):
+        await api.send("a", f"m{at}")
+    waiting = asyncio.ensure_future(
+        api.messages.AwaitTurn(messages.AwaitTurnRequest(instance_id="a", turn=2), timeout=CALL_S)
+    )
+    await wait_until(lambda: server.engine.awaits.count == 1)
+    hand = Hand(server.engine)
+    claimed = await hand.claim("a")
+    queued = await api.turns.CancelTurn(turns.CancelTurnRequest(instance_id="a", turn=2))
+    assert queued.former_state == TurnState.TURN_STATE_QUEUED
+    assert (await waiting).turn.state == TurnState.TURN_STATE_CANCELLED, "before the turn ahead of it"
+    running = await api.turns.CancelTurn(turns.CancelTurnRequest(instance_id="a", turn=1))
+    assert running.former_state == TurnState.TURN_STATE_RUNNING
+    third = await hand.claim("a")
+    assert (claimed.turn, third.turn) == (1, 3)
+    problem = await refusal_of(api.turns.CancelTurn(turns.CancelTurnRequest(instance_id="a", turn=1)))
+    assert problem.metadata == {"state": "CANCELLED"}
+
+
+@pytest.mark.spec("R-CANCEL-3")
+async def test_cancel_message(server: Handle, api: Api) -> None:
+    await api.create("a")
+    await api.send("a", "m0")
+    await api.send("a", "m1")
+    later = await api.send("a", "m2", delay=Duration(seconds=60))
+    assert later.turn == 0
+    assert later.due_time.seconds > 0
+    cancel = messages.CancelMessageRequest(instance_id="a", message_id="m1")
+    assert (await api.messages.CancelMessage(cancel)).turn == 2
+    cancel.message_id = "m2"
+    assert (await api.messages.CancelMessage(cancel)).turn == 0
+    problem = await refusal_of(api.messages.CancelMessage(cancel))
+    assert problem.reason == "NOT_FOUND"
+    await Hand(server.engine).finish("a")
+    cancel.message_id = "m0"
+    problem = await refusal_of(api.messages.CancelMessage(cancel))
+    assert problem.metadata == {"state": "COMPLETED"}
+    assert await _status(api) == "IDLE"
+
+
+@pytest.mark.spec("R-AWAIT-2")
+async def test_waiting_for_a_message_that_is_delayed(server: Handle, api: Api) -> None:
+    await api.create("a")
+    await api.send("a", "m", delay=Duration(nanos=50_000_000))
+    request = messages.AwaitTurnRequest(instance_id="a", message_id="m", wait=Duration(seconds=10))
+    waiting = asyncio.ensure_future(api.messages.AwaitTurn(request, timeout=CALL_S))
+    hand = Hand(server.engine)
+    found = await api.messages.AwaitTurn(
+        messages.AwaitTurnRequest(instance_id="a", message_id="m", wait=Duration(nanos=1_000_000))
+    )
+    assert not found.HasField("turn")
+
+    async def admitted() -> bool:
+        got = await api.instances.GetInstance(instances.GetInstanceRequest(instance_id="a"))
+        return got.instance.pending_turns == 1
+
+    await wait_until(admitted)
+    await hand.finish("a")
+    assert (await waiting).turn.state == TurnState.TURN_STATE_COMPLETED
+    both = messages.AwaitTurnRequest(instance_id="a", message_id="m", turn=1)
+    assert (await refusal_of(api.messages.AwaitTurn(both))).metadata == {"field": "turn"}
+
+
+@pytest.mark.spec("R-DELETE-1", "R-DELETE-2")
+async def test_delete(server: Handle, api: Api) -> None:
+    first = await api.create("a")
+    await api.send("a", "m")
+    delete = instances.DeleteInstanceRequest(instance_id="a", request_id="d")
+    done = await api.instances.DeleteInstance(delete)
+    assert (done.deleted, done.in_background) == (True, False)
+    assert (await api.instances.DeleteInstance(delete)).deleted, "the first answer"
+    delete.request_id = ""
+    assert not (await api.instances.DeleteInstance(delete)).deleted
+    problem = await refusal_of(api.send("a", "m"))
+    assert (problem.code, problem.reason) == ("NOT_FOUND", "INSTANCE_DELETED")
+    again = await api.create("a")
+    assert again.incarnation > first.incarnation
+    assert (again.head_turn, again.last_turn) == (2, 1), "a new life goes on counting"
+    assert (await api.send("a", "n")).turn == 2
+
+
+@pytest.mark.parametrize("field", ["comment", "request_id", "turn", "instance_id", "incarnation", "attempt"])
+async def test_bad_fields(api: Api, field: str) -> None:
+    bad: dict[str, Any] = {
+        "comment": "x" * 257,
+        "request_id": "a b",
+        "turn": 0,
+        "instance_id": "pawl-x",
+        "incarnation": -1,
+        "attempt": -1,
+    }
+    request = turns.SkipTurnRequest(**{"instance_id": "a", "turn": 1, field: bad[field]})
+    problem = await refusal_of(api.turns.SkipTurn(request))
+    wanted = (
+        {"limit": "comment_bytes", "value": "257", "max": "256"} if field == "comment" else {"field": field}
+    )
+    assert problem.metadata == wanted
