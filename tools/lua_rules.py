@@ -11,7 +11,18 @@ from tools.lua_bytecode import CompileError, global_uses
 
 REPLY_WORDS = frozenset(
     {
-        *("OK", "ALREADY", "BODY_CONFLICT", "DONE", "FIRED", "GAP", "HELD", "LEASE_ENDED", "LIMIT_EXCEEDED"),
+        *(
+            "OK",
+            "ALREADY",
+            "BODY_CONFLICT",
+            "COMPACTED",
+            "DONE",
+            "FIRED",
+            "GAP",
+            "HELD",
+            "LEASE_ENDED",
+            "LIMIT_EXCEEDED",
+        ),
         *(
             "DAMAGED",
             "DELETING",
@@ -22,6 +33,7 @@ REPLY_WORDS = frozenset(
             "PENDING",
             "PRUNED",
             "REVISION_CONFLICT",
+            "REWOUND",
             "SCHEMA_NEWER",
             "STALE",
         ),

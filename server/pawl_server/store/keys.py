@@ -37,8 +37,9 @@ _CATALOGUE = (
         "meta",
         "meta",
         "hash",
-        "run_id, gen, fence, incarnation, outbox (counters), shift, seen, hold (clock), virtual, partitions, "
-        "min_reader, min_writer (schema)",
+        "run_id, gen, fence, incarnation, outbox (counters), shift, seen, hold (clock), watch (engine ms "
+        "until which the feed is written), feed (id of its newest entry), virtual, partitions, min_reader, "
+        "min_writer (schema)",
         "as long as the namespace",
     ),
     KeySpec(
@@ -53,6 +54,13 @@ _CATALOGUE = (
     ),
     KeySpec(
         "e", "e:<id>", "list", "ledger events; index = seq - base", "as long as the instance; newest 200"
+    ),
+    KeySpec(
+        "feed",
+        "feed",
+        "stream",
+        "<bytes written so far>-<gen> -> e (packed: ledger events of one script)",
+        "while somebody watches and 15 minutes more; newest 8 MiB",
     ),
     KeySpec(
         "ready",
@@ -140,7 +148,7 @@ _CATALOGUE = (
         "ch:<server run>",
         "channel",
         "hints for one server: 'ready <type>:<version>', 'done <turn> <id>', "
-        "'ended <conn> <incarnation> <turn> <fence> <outcome> <id>'",
+        "'ended <conn> <incarnation> <turn> <fence> <outcome> <id>'; ch:feed has the entries of feed",
         "not stored",
     ),
 )

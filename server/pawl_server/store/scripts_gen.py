@@ -2543,6 +2543,40 @@ async def wake(
     return wake_decode(await p.call(WAKE, argv))
 
 
+class WatchOk(NamedTuple):
+    newest: str
+    begun: bool
+
+    word = "OK"
+
+
+WatchReply = WatchOk
+_WATCH_WORDS: dict[bytes, Callable[[Sequence[Any]], WatchReply]] = {
+    b"OK": lambda r: WatchOk(r[1].decode(), r[2] == 1),
+}
+WATCH: Script[WatchReply] = _script("watch")
+"""Begins to write the feed of the partition, or goes on, and says where it ends."""
+
+
+def watch_args(*, now_ms: int = 0, keep_ms: int) -> list[Arg]:
+    argv: list[Arg] = [now_ms, keep_ms]
+    return argv
+
+
+def watch_decode(raw: Sequence[Any]) -> Result[WatchReply]:
+    return decode_result("watch", raw, _WATCH_WORDS)
+
+
+async def watch(p: Caller, *, now_ms: int = 0, keep_ms: int) -> Result[WatchReply]:
+    """Begins to write the feed of the partition, or goes on, and says where it ends.
+
+    now_ms: engine time in virtual-time namespaces
+    keep_ms: how long it is written if nobody calls again
+    """
+    argv = watch_args(now_ms=now_ms, keep_ms=keep_ms)
+    return watch_decode(await p.call(WATCH, argv))
+
+
 class FindMessageItem(NamedTuple):
     """One item of `find_message`."""
 
@@ -2743,6 +2777,73 @@ async def get_type(p: Caller, *, now_ms: int = 0, items: Sequence[GetTypeItem]) 
     return get_type_decode(await p.call(GET_TYPE, argv))
 
 
+class ListEventsOk(NamedTuple):
+    incarnation: int
+    events: list[Any]
+    last_seq: int
+    last_gen: int
+    oldest_seq: int
+    status: int
+
+    word = "OK"
+
+
+class ListEventsNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class ListEventsCompacted(NamedTuple):
+    oldest_seq: int
+    incarnation: int
+
+    word = "COMPACTED"
+
+
+class ListEventsRewound(NamedTuple):
+    last_seq: int
+    gen: int
+
+    word = "REWOUND"
+
+
+ListEventsReply = ListEventsOk | ListEventsNotFound | ListEventsCompacted | ListEventsRewound
+_LIST_EVENTS_WORDS: dict[bytes, Callable[[Sequence[Any]], ListEventsReply]] = {
+    b"OK": lambda r: ListEventsOk(int(r[1]), r[2], int(r[3]), int(r[4]), int(r[5]), int(r[6])),
+    b"NOT_FOUND": lambda r: ListEventsNotFound(),
+    b"COMPACTED": lambda r: ListEventsCompacted(int(r[1]), int(r[2])),
+    b"REWOUND": lambda r: ListEventsRewound(int(r[1]), int(r[2])),
+}
+LIST_EVENTS: Script[ListEventsReply] = _script("list_events")
+"""Reads events of an instance after a place in its ledger."""
+
+
+def list_events_args(
+    *, now_ms: int = 0, id: str, incarnation: int, seq: int, gen: int, limit: int
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, id, incarnation, seq, gen, limit]
+    return argv
+
+
+def list_events_decode(raw: Sequence[Any]) -> Result[ListEventsReply]:
+    return decode_result("list_events", raw, _LIST_EVENTS_WORDS)
+
+
+async def list_events(
+    p: Caller, *, now_ms: int = 0, id: str, incarnation: int, seq: int, gen: int, limit: int
+) -> Result[ListEventsReply]:
+    """Reads events of an instance after a place in its ledger.
+
+    now_ms: engine time in virtual-time namespaces
+    id: instance id
+    incarnation: life of the event at `seq`; 0 for any
+    seq: events after this one; 0 for the oldest kept, -1 for none
+    gen: generation of that event; 0 for any
+    limit: events wanted
+    """
+    argv = list_events_args(now_ms=now_ms, id=id, incarnation=incarnation, seq=seq, gen=gen, limit=limit)
+    return list_events_decode(await p.call(LIST_EVENTS, argv))
+
+
 class ListInstancesOk(NamedTuple):
     entries: list[Any]
 
@@ -2900,6 +3001,50 @@ async def poll(p: Caller, *, now_ms: int = 0) -> Result[PollReply]:
     return poll_decode(await p.call(POLL, argv))
 
 
+class ReadFeedOk(NamedTuple):
+    entries: list[Any]
+
+    word = "OK"
+
+
+class ReadFeedCompacted(NamedTuple):
+    word = "COMPACTED"
+
+
+class ReadFeedRewound(NamedTuple):
+    word = "REWOUND"
+
+
+ReadFeedReply = ReadFeedOk | ReadFeedCompacted | ReadFeedRewound
+_READ_FEED_WORDS: dict[bytes, Callable[[Sequence[Any]], ReadFeedReply]] = {
+    b"OK": lambda r: ReadFeedOk(r[1]),
+    b"COMPACTED": lambda r: ReadFeedCompacted(),
+    b"REWOUND": lambda r: ReadFeedRewound(),
+}
+READ_FEED: Script[ReadFeedReply] = _script("read_feed")
+"""Reads entries of the partition's feed, oldest first."""
+
+
+def read_feed_args(*, now_ms: int = 0, after: str, limit: int) -> list[Arg]:
+    argv: list[Arg] = [now_ms, after, limit]
+    return argv
+
+
+def read_feed_decode(raw: Sequence[Any]) -> Result[ReadFeedReply]:
+    return decode_result("read_feed", raw, _READ_FEED_WORDS)
+
+
+async def read_feed(p: Caller, *, now_ms: int = 0, after: str, limit: int) -> Result[ReadFeedReply]:
+    """Reads entries of the partition's feed, oldest first.
+
+    now_ms: engine time in virtual-time namespaces
+    after: id of an entry
+    limit: entries wanted, 1 to 100
+    """
+    argv = read_feed_args(now_ms=now_ms, after=after, limit=limit)
+    return read_feed_decode(await p.call(READ_FEED, argv))
+
+
 class StatsOk(NamedTuple):
     types: list[Any]
     more: bool
@@ -2971,14 +3116,17 @@ SCRIPTS: dict[str, Script[Any]] = {
     "sweep": SWEEP,
     "trim": TRIM,
     "wake": WAKE,
+    "watch": WATCH,
     "find_message": FIND_MESSAGE,
     "get_instance": GET_INSTANCE,
     "get_turn": GET_TURN,
     "get_type": GET_TYPE,
+    "list_events": LIST_EVENTS,
     "list_instances": LIST_INSTANCES,
     "list_turns": LIST_TURNS,
     "list_types": LIST_TYPES,
     "poll": POLL,
+    "read_feed": READ_FEED,
     "stats": STATS,
 }
 """Every script by name."""

@@ -1,4 +1,4 @@
---!include unit
+--!include unit feed
 -- Part two of a script, the one place that writes: prepared values, merged over the whole list.
 
 local LEDGER_KEEP = 200
@@ -127,6 +127,15 @@ local function unit_write_sets(server)
   end
 end
 
+local function unit_write_feed(feed)
+  if feed.id then
+    redis.call('XADD', T .. 'feed', 'MINID', '~', feed.from, feed.id, 'e', feed.entry)
+    redis.call('SPUBLISH', T .. 'ch:feed', feed.entry)
+  else
+    redis.call('UNLINK', T .. 'feed')
+  end
+end
+
 -- Part two. `server` is the run id of the caller; the answer is the list of type:version that became ready.
 local function unit_commit(server)
   local ready = {}
@@ -149,6 +158,11 @@ local function unit_commit(server)
     meta[#meta + 1] = 'incarnation'
     meta[#meta + 1] = string.format('%.0f', META.incarnation)
   end
+  local feed = feed_prepare()
+  if feed then
+    meta[#meta + 1] = feed.id and 'feed' or 'watch'
+    meta[#meta + 1] = feed.id or '0'
+  end
   -- From here on only writes.
   if #meta > 0 then
     redis.call('HSET', T .. 'meta', unpack(meta))
@@ -163,6 +177,9 @@ local function unit_commit(server)
   unit_write_zset(T .. 'due', DUE)
   unit_write_ready()
   unit_write_sets(server)
+  if feed then
+    unit_write_feed(feed)
+  end
   for i = 1, #PUBLISH, 2 do
     redis.call('SPUBLISH', T .. 'ch:' .. PUBLISH[i], PUBLISH[i + 1])
   end

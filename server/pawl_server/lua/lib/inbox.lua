@@ -32,7 +32,7 @@ local function inbox_admit(u, now, server, message_id, digest, blob, origin, fro
     BUSY[unit_member(u)] = true
     make_ready(u, now, server)
   end
-  ledger_add(u, TURN_ADMITTED, now, turn, QUEUED)
+  ledger_add(u, TURN_ADMITTED, now, turn, QUEUED, from_turn > 0 and (redriven and 'redrive' or 'continuation') or nil)
   return turn
 end
 

@@ -4,7 +4,7 @@
 -- Numbers are those of pawl.v1.EventType; a detail is text unless said otherwise.
 
 local CREATED = 1
-local TURN_ADMITTED = 2
+local TURN_ADMITTED = 2 -- detail: continuation or redrive, unless it was sent
 local ATTEMPT_STARTED = 3
 local TURN_COMPLETED = 4
 local ATTEMPT_FAILED = 5

@@ -15,7 +15,8 @@ end
 
 -- Engine time now.
 local function meta_load(now_ms)
-  local m = redis.call('HMGET', T .. 'meta', 'fence', 'incarnation', 'gen', 'shift', 'virtual', 'seen', 'hold')
+  local m =
+    redis.call('HMGET', T .. 'meta', 'fence', 'incarnation', 'gen', 'shift', 'virtual', 'seen', 'hold', 'watch', 'feed')
   META.fence = tonumber(m[1]) or 0
   META.incarnation = tonumber(m[2]) or 0
   META.gen = tonumber(m[3]) or 0
@@ -23,9 +24,12 @@ local function meta_load(now_ms)
   META.virtual = m[5] == '1'
   META.seen = tonumber(m[6]) or 0
   META.hold = tonumber(m[7]) or 0
+  META.watch = tonumber(m[8]) or 0
+  META.feed = m[9] or '0-0'
   META.fence_used = false
   META.incarnation_used = false
-  return meta_forward(clock_now(META.virtual, META.shift, now_ms))
+  META.now = meta_forward(clock_now(META.virtual, META.shift, now_ms))
+  return META.now
 end
 
 local function meta_fence()

@@ -1,5 +1,5 @@
 --- adopt: moves leases to another stream of their session and renews them. A lower stream ordinal changes nothing.
--- @keyspace meta i e type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @item  id      str  instance id

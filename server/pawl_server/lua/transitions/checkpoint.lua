@@ -1,5 +1,5 @@
 --- checkpoint: saves the outputs of steps.
--- @keyspace meta i e type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
 -- @arg   now_ms     int    engine time in virtual-time namespaces
 -- @arg   server     str    run id of the caller
 -- @arg   max_steps  int    steps allowed per turn

@@ -1,5 +1,5 @@
 --- claim: leases ready heads to streams, oldest first.
--- @keyspace meta i e type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
 -- @arg   now_ms       int  engine time in virtual-time namespaces
 -- @arg   server       str  run id of the caller
 -- @arg   delivery_ms  int  time until the delivery must be received

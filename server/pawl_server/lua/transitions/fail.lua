@@ -1,5 +1,5 @@
 --- fail: records why an attempt failed and decides what comes next.
--- @keyspace meta i e type ready types due busy waiting ch l x damaged parked failed
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged parked failed
 -- @arg   now_ms     int    engine time in virtual-time namespaces
 -- @arg   server     str    run id of the caller
 -- @item  id         str    instance id

@@ -1,6 +1,6 @@
 --- finish: saves the last step, completes the turn, admits its continuation and claims the next turn for the stream.
 -- A repeat never claims anew; it hands out the turn its first execution claimed while nobody has received that.
--- @keyspace meta i e type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
 -- @arg   now_ms        int    engine time in virtual-time namespaces
 -- @arg   server        str    run id of the caller
 -- @arg   max_steps     int    steps allowed per turn

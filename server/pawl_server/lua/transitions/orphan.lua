@@ -1,5 +1,5 @@
 --- orphan: shortens the leases of a stream that closed. Does nothing where another stream has taken over meanwhile.
--- @keyspace meta i e type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
 -- @arg   now_ms    int   engine time in virtual-time namespaces
 -- @arg   server    str   run id of the caller
 -- @arg   grace_ms  int   time left for somebody to take over

@@ -1,5 +1,5 @@
 --- release: gives turns back; costs no attempt. From the eleventh time on, a turn waits a second before it is ready again.
--- @keyspace meta i e type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
 -- @arg   now_ms  int    engine time in virtual-time namespaces
 -- @arg   server  str    run id of the caller
 -- @item  id      str    instance id

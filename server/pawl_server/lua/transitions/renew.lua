@@ -1,6 +1,6 @@
 --- renew: extends leases; accepts what was delivered under them. Detached ones belong to no stream and are as good as
 -- orphaned from then on, but for the next sign of life.
--- @keyspace meta i e type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
 -- @arg   now_ms     int  engine time in virtual-time namespaces
 -- @arg   server     str  run id of the caller
 -- @arg   detach_ms  int  above 0: part the leases from their stream; time left for another one to adopt them

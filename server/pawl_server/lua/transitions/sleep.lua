@@ -1,5 +1,5 @@
 --- sleep: saves a sleep as a step and gives the turn back until it is over; uses no attempt.
--- @keyspace meta i e type l x failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x failed damaged ready types due busy waiting ch
 -- @arg   now_ms     int    engine time in virtual-time namespaces
 -- @arg   server     str    run id of the caller
 -- @arg   max_steps  int    steps allowed per turn

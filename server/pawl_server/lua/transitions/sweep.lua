@@ -1,5 +1,5 @@
 --- sweep: walks a part of the instances with unfinished turns, gives back lost wake-ups and orphans leases of dead servers.
--- @keyspace meta i e ready types due busy waiting ch l x damaged dead deadtime
+-- @keyspace meta i e feed ready types due busy waiting ch l x damaged dead deadtime
 -- @arg   now_ms    int  engine time in virtual-time namespaces
 -- @arg   server    str  run id of the caller
 -- @arg   cursor    str  "0" to begin, then what the last call answered, until that is "0"

@@ -1,5 +1,5 @@
 --- trim: removes finished turns that the retention no longer asks for.
--- @keyspace meta i e type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @arg   limit   int  turns of each tier to look at per instance, 1 to 256
