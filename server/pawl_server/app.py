@@ -13,16 +13,18 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
 
 from pawl.v1 import worker_service_pb2
 from pawl_server import log_lines as lines
-from pawl_server import logs
+from pawl_server import logs, ports
 from pawl_server.background import Background
-from pawl_server.delivery import Delivery
+from pawl_server.delivery import LAST_FRAMES_S, Delivery
 from pawl_server.embedded import EmbeddedError, EmbeddedServer, EmbeddedSettings, Folder
 from pawl_server.engine import Engine, new_server_run
+from pawl_server.ports import AddressInUse
 from pawl_server.rpc.call import Gate
-from pawl_server.rpc.server import AddressInUse, RpcServer, service
+from pawl_server.rpc.server import RpcServer, service
 from pawl_server.rpc.worker_service import WorkerService
 from pawl_server.settings import BadSetting, Settings
 from pawl_server.store.checks import Durability
@@ -41,11 +43,15 @@ TYPE_SYNC_S = 60.0
 
 
 class Handle:
-    """A running server. `settings` has the port that was taken, `address` is what clients connect to."""
+    """A running server. `settings` has the port that was taken, `address` is what clients connect to.
+
+    `engine.peers.address` reaches this very server, `address` perhaps another one of several processes.
+    """
 
     def __init__(
         self,
         settings: Settings,
+        address: str,
         engine: Engine,
         delivery: Delivery,
         background: Background,
@@ -57,7 +63,7 @@ class Handle:
         self.delivery = delivery
         self.background = background
         self.gate = gate
-        self.address = engine.peers.address
+        self.address = address
         self._stack = stack
 
     async def stop(self) -> None:
@@ -65,26 +71,35 @@ class Handle:
         await self._stack.aclose()
 
 
-@asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Handle]:
-    """Runs a server in the caller's event loop until the block ends.
+class Place(NamedTuple):
+    """What sets one of several processes apart from a server of its own."""
 
-    Raises one of CANNOT_START, which names what to change; then nothing is left running.
+    low_disk: Callable[[], bool]
+    """Whether the disk of the embedded server is nearly full: their parent knows."""
+
+
+@asynccontextmanager
+async def running(settings: Settings, place: Place | None = None) -> AsyncIterator[Handle]:
+    """Runs one server in the caller's event loop until the block ends.
+
+    With a `place` it shares its port with others, and listens on a port of its own as well. Raises one of
+    CANNOT_START, which names what to change; then nothing is left running.
     """
     async with AsyncExitStack() as stack:
-        yield await _start(settings, stack)
+        yield await _start(settings, place, stack)
 
 
-async def _start(settings: Settings, stack: AsyncExitStack) -> Handle:
+async def _start(settings: Settings, place: Place | None, stack: AsyncExitStack) -> Handle:
     # First the folder: who starts a second server on it is told so, not that its port is taken.
     folder = Folder(settings.data_dir) if settings.redis_url is None else None
     if folder is not None:
         stack.callback(folder.close)
-    rpc = RpcServer()
+    rpc = RpcServer(shared=place is not None)
     stack.push_async_callback(rpc.stop, 0.0)
     address = rpc.bind(settings.host, settings.port)
     if not settings.host.startswith("unix:"):
         settings = dataclasses.replace(settings, port=int(address.rpartition(":")[2]))
+    own_address = address if place is None else rpc.bind(settings.host, 0)
     embedded, url = None, settings.redis_url
     if url is None:
         embedded = await EmbeddedServer.start(EmbeddedSettings(folder=settings.data_dir), folder)
@@ -93,8 +108,10 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Handle:
     store = await Store.open(_store_settings(settings, url))
     stack.push_async_callback(store.close)
     engine = Engine(store, settings, new_server_run())
-    engine.peers.address = address
-    if embedded is not None:
+    engine.peers.address = _reachable(settings, own_address)
+    if place is not None:
+        engine.low_disk = place.low_disk
+    elif embedded is not None:
         low = embedded
         engine.low_disk = lambda: low.low_disk
     await engine.types.sync()
@@ -110,18 +127,22 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Handle:
     gate = Gate(settings.max_calls_in_flight, store.durability.value)
     workers = WorkerService(delivery, gate)
     await rpc.start(engine, gate, [(service(worker_service_pb2, "WorkerService"), workers)])
-    stack.push_async_callback(_drain, settings, rpc, engine, delivery)
-    _announce(engine, embedded)
-    return Handle(settings, engine, delivery, background, gate, stack)
+    stack.push_async_callback(_drain, settings, rpc, engine, delivery, background)
+    _announce(engine, address, embedded)
+    return Handle(settings, address, engine, delivery, background, gate, stack)
 
 
-async def _drain(settings: Settings, rpc: RpcServer, engine: Engine, delivery: Delivery) -> None:
+async def _drain(
+    settings: Settings, rpc: RpcServer, engine: Engine, delivery: Delivery, background: Background
+) -> None:
     """No new calls, then the workers move away, then what is left of the calls ends."""
     lines.SERVER_STOPPING(log)
     grace_s = settings.stop_grace_ms / 1000
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace_s
-    await rpc.drain()
+    delivery.leave()
+    background.beats.now()
+    await rpc.drain(grace_s + LAST_FRAMES_S)
     engine.awaits.close()
     await delivery.drain(grace_s)
     await rpc.stop(max(0.0, deadline - loop.time()))
@@ -162,14 +183,23 @@ async def _cancel(task: asyncio.Task[None]) -> None:
         await task
 
 
-def _announce(engine: Engine, embedded: EmbeddedServer | None) -> None:
+def _reachable(settings: Settings, bound: str) -> str:
+    """The address under which others reach what listens on `bound`; empty if there is none."""
+    if bound.startswith("unix:"):
+        return bound
+    host = settings.advertise_host or ports.reachable(settings.host)
+    return host and ports.join(host, int(bound.rpartition(":")[2]))
+
+
+def _announce(engine: Engine, address: str, embedded: EmbeddedServer | None) -> None:
     store = engine.store
     lines.SERVER_LISTENING(
         log,
-        address=engine.peers.address,
+        address=address,
         version=VERSION,
         server=engine.server_name,
         run=engine.server_run,
+        reached=engine.peers.address,
         store=store.store_name,
         at="embedded" if embedded else store.address,
         folder=str(embedded.folder) if embedded else None,

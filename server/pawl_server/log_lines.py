@@ -16,9 +16,13 @@ SERVER_LISTENING = Line(
     "server_listening",
     INFO,
     "listening on %(address)s",
-    more=("version", "server", "run", "store", "at", "folder", "durability", "namespace", "partitions"),
-)
-"""The server can be used. `at` is where its store is, `folder` that of an embedded one."""
+    more=(
+        "version", "server", "run", "reached", "store", "at", "folder", "durability", "namespace",
+        "partitions",
+    ),
+)  # fmt: skip
+"""The server can be used. `reached` is the address of this very process, `at` is where its store is, `folder`
+that of an embedded one."""
 SERVER_STOPPING = Line("server_stopping", INFO, "stopping")
 """It was told to stop: no new calls, workers are asked to move."""
 SERVER_STOPPED = Line("server_stopped", INFO, "stopped")

@@ -15,6 +15,7 @@ from pawl_server.domain.limits import Limits
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 _PORTS = 65_535
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 
@@ -53,6 +54,10 @@ class Settings:
     """Address to listen on, or `unix:/path` for a unix socket. Only loopback unless `insecure`."""
     port: int = _setting(7295, low=0, high=65_535)
     """TCP port; 0 takes a free one."""
+    processes: int = _setting(1, low=1, high=64)
+    """Server processes that share the port; more than one need a TCP port."""
+    advertise_host: str = ""
+    """Host under which workers reach each single process; empty means `host`, or the machine's address."""
     insecure: bool = False
     """Allows listening beyond loopback although there are no credentials and no encryption yet."""
     redis_url: str | None = _setting(None, secret=True)
@@ -73,6 +78,8 @@ class Settings:
     """How soon a lost notification is made good for."""
     delivery_timeout_ms: int = _setting(5_000, low=100, high=60_000)
     """Time for a worker to receive a turn that was handed to it."""
+    stream_max_age_ms: int = _setting(1_800_000, low=0, high=86_400_000)
+    """Age, give or take a fifth, at which a work stream is to move, to spread load anew; 0 means never."""
     sweep_budget: int = _setting(500, low=1, high=1_000)
     """Unfinished instances that the sweep looks at per partition and second."""
     max_calls_in_flight: int = _setting(2_000, low=1, high=100_000)
@@ -118,6 +125,11 @@ class Settings:
                 f"{self.host!r} is not loopback, and this version has no credentials:"
                 " set PAWL_INSECURE=1 (--insecure) if the network itself is trusted",
             )
+
+        if self.processes > 1 and self.host.startswith("unix:"):
+            raise BadSetting("PAWL_PROCESSES", f"{self.processes} processes can't share a unix socket")
+        if self.advertise_host and not _HOST.fullmatch(self.advertise_host):
+            raise BadSetting("PAWL_ADVERTISE_HOST", f"{self.advertise_host!r} is no host name and no address")
 
     def _check_metrics(self) -> None:
         if self.metrics_address:

@@ -70,7 +70,8 @@ def release() -> dict[str, Any]:
 class Stream:
     """One work stream. `acks` False never says what it received, `beats` False never answers a server's beat.
 
-    `frames` are all frames that came, `credits_total` and `received` what the next frame will say.
+    `frames` are all frames that came, `credits_total` and `received` what the next frame will say, `fleet`
+    the servers' addresses by run, as the server last named them.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Stream:
             **hello,
         )
         self.server: pb.ServerHello | None = None
+        self.fleet: dict[str, str] = {}
         self._call = api.workers.Work()
         self._queues: dict[str, asyncio.Queue[Any]] = {
             name: asyncio.Queue() for name in ("turns", "results", "lease_events", "beats", "drains")
@@ -157,6 +159,8 @@ class Stream:
         for name in ("turns", "results", "lease_events"):
             for item in getattr(frame, name):
                 self._queues[name].put_nowait(item)
+        if frame.HasField("fleet"):
+            self.fleet = {one.server_run: one.address for one in frame.fleet.servers}
         if frame.HasField("beat"):
             self._queues["beats"].put_nowait(frame.beat)
         if frame.HasField("drain"):
@@ -178,6 +182,11 @@ class Stream:
         self._beat += 1
         listed = self.held if leases is None else leases
         await self.say(beat=pb.Beat(number=self._beat, leases=listed))
+
+    async def adopt(self, ordinal: int, *leases: bytes) -> None:
+        """Asks for leases of other streams, by a decision of this number."""
+        self.held += leases
+        await self.say(adoptions=[pb.Adoption(ordinal=ordinal, leases=leases)])
 
     async def _next(self, name: str) -> Any:
         try:

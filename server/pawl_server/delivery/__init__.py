@@ -11,17 +11,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import random
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery.dispatcher import Dispatcher
-from pawl_server.delivery.hello import check_ordinal, read_hello, server_hello
+from pawl_server.delivery.hello import read_hello, server_hello
 from pawl_server.delivery.sessions import Hello, WorkSession, deaf, silent
 from pawl_server.delivery.wakeups import Wakeups
 from pawl_server.domain.errors import Reason, Refused
 from pawl_server.domain.lease import Lease
+from pawl_server.engine.leases import OrphanedLease
 from pawl_server.engine.refusals import ended
 from pawl_server.log_lines import STREAM_DEAF, STREAM_FAILED, STREAM_SILENT
 from pawl_server.store.errors import StoreError
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from pawl_server.engine.core import Engine
     from pawl_server.settings import Settings
 
-__all__ = ["Delivery", "WorkSession", "check_ordinal", "read_hello"]
+__all__ = ["LAST_FRAMES_S", "Delivery", "WorkSession", "read_hello"]
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,9 @@ RTT_UNKNOWN_S = 0.05
 STORM_STREAMS = 20
 STORM_SHARE = 0.1
 STORM_FEW = 2
+AGE_JITTER = 0.2
+MOVE_S = 10.0
+"""How long the worker of an old stream has to move before the stream ends, if it has no turns."""
 LAST_FRAMES_S = 1.0
 """How long streams that the server ends have for their last results."""
 GATHER_S = 0.05
@@ -68,7 +74,7 @@ class Delivery:
         self._by_name: dict[tuple[str, int], WorkSession] = {}
         self._opened = 0
         self._closings: deque[float] = deque()
-        self._orphans: list[tuple[WorkSession, list[tuple[Lease, bool]]]] = []
+        self._orphans: list[tuple[WorkSession, list[OrphanedLease]]] = []
         self._watching: asyncio.Task[None] | None = None
 
     # Life
@@ -76,21 +82,37 @@ class Delivery:
     async def start(self) -> None:
         """Begins to hand out turns; returns once hints are heard. Raises StoreUnavailable."""
         self.engine.on_ready = self.dispatcher.ready
+        self.engine.peers.on_change = self._tell_servers
         self.engine.leases.on_lost = self.lost
         self.wakeups.start()
         self._watching = self.loop.create_task(self._watch(), name="delivery")
         await self.wakeups.listening(self.settings.start_timeout_ms / 1000)
 
+    def leave(self) -> None:
+        """Takes no more streams; workers and other servers hear that this server leaves."""
+        self.draining = True
+        self.engine.peers.leaving = True
+        self.engine.peers.refresh()
+
     async def drain(self, grace_s: float) -> None:
         """Hands out no more turns and asks workers to move; returns once they have, or after the grace."""
-        self.draining = True
+        self.leave()
         for session in list(self.sessions.values()):
-            session.drain(int(grace_s * 1000))
+            session.drain(self.loop.time(), int(grace_s * 1000))
         await self._emptied(grace_s)
         self._stopping = True
         for session in list(self.sessions.values()):
             session.finish()
         await self._emptied(LAST_FRAMES_S)
+
+    def _tell_servers(self) -> None:
+        for session in self.sessions.values():
+            session.tell_servers(self.engine.peers.servers)
+
+    def end_of_youth(self, now: float) -> float:
+        """When a stream that opens now is old enough to be moved."""
+        age_s = self.settings.stream_max_age_ms / 1000
+        return now + age_s * random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER) if age_s else math.inf
 
     async def _emptied(self, seconds: float) -> None:
         """Returns once no stream is open, or after some time."""
@@ -124,6 +146,7 @@ class Delivery:
         self._opened += 1
         session = WorkSession(self, hello, self._opened)
         server_hello(session.outbox.frame().hello, self)
+        session.tell_servers(self.engine.peers.servers)
         self.sessions[session.number] = session
         self._by_name[hello.session, hello.ordinal] = session
         self.dispatcher.register(session)
@@ -144,8 +167,8 @@ class Delivery:
             )
         return found
 
-    def closed(self, session: WorkSession, leases: list[tuple[Lease, bool]]) -> None:
-        """A stream has ended; `leases` is what it held, with whether the worker had received it."""
+    def closed(self, session: WorkSession, leases: list[OrphanedLease]) -> None:
+        """A stream has ended; `leases` is what it held."""
         self.sessions.pop(session.number, None)
         name = (session.hello.session, session.hello.ordinal)
         if self._by_name.get(name) is session:
@@ -155,7 +178,7 @@ class Delivery:
             self._empty.set()
         self._closings.append(self.loop.time())
         if self._stopping:
-            leases = [(lease, accepted) for lease, accepted in leases if not accepted]
+            leases = [orphan for orphan in leases if not orphan.accepted]
         if leases:
             if not self._orphans:
                 self.loop.call_later(GATHER_S, self._orphan_closed)
@@ -167,10 +190,10 @@ class Delivery:
         for session, leases in orphans:
             self.orphan(leases, session)
 
-    def orphan(self, leases: Sequence[tuple[Lease, bool]], session: WorkSession) -> None:
+    def orphan(self, leases: Sequence[OrphanedLease], session: WorkSession) -> None:
         """Shortens leases that the stream had to the grace of the moment."""
         grace_s = GRACE_STORM_S if self._storm() else self.grace_s(session)
-        self.engine.leases.orphan(leases, session.conn, int(grace_s * 1000))
+        self.engine.leases.orphan(leases, int(grace_s * 1000))
 
     @staticmethod
     def grace_s(session: WorkSession) -> float:
@@ -240,7 +263,9 @@ class Delivery:
             return
         if now - session.sent_at >= interval and session.outbox.empty:
             session.beat()
-        if session.draining and not session.busy:
+        if now >= session.old_at:
+            session.drain(now + MOVE_S)
+        if now >= session.leave_at and not session.busy:
             session.finish()
         # A worker that skips its beats is not kept alive: short leases end before the stream does.
         if now - session.heard_at <= HEARD_INTERVALS * interval or responsive_s <= interval:

@@ -72,7 +72,7 @@ class Commanding:
         except Refused as why:
             self._refuse(command.lease, command.n, why)
             return None
-        state = LeaseState(command.lease, lease, held=False)
+        state = LeaseState(command.lease, lease, self._session.conn, held=False)
         self._held.add(state)
         return state
 
@@ -208,7 +208,7 @@ class Commanding:
             self._held.drop_idle(state)
         elif self._session.closed:
             self._held.over(state)
-            self._orphan([(state.lease, state.accepted)], self._session)
+            self._orphan([state.orphan()], self._session)
 
     def _refuse(self, key: bytes, n: int, why: Refused) -> None:
         self.pending -= 1

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pawl.v1 import error_pb2, failure_pb2, payload_pb2
 from pawl.v1 import worker_service_pb2 as pb
+from pawl.v1.fleet_pb2 import Fleet
 from pawl.v1.message_service_pb2 import Refusal
 from pawl_server.domain.errors import Refused
 from pawl_server.domain.limits import FRAME_CUT_BYTES, FRAME_ITEMS
+from pawl_server.engine.peers import Peer
 from pawl_server.store import records
 
 TURN_OVERHEAD = 1_200
@@ -182,6 +184,12 @@ def fill_payload(target: payload_pb2.Payload, blob: bytes) -> None:
     if at > 0:
         target.encoding = blob[:at].decode()
     target.data = blob[at + 1 :]
+
+
+def fill_servers(target: Fleet, servers: Iterable[Peer]) -> None:
+    """Adds servers to a fleet."""
+    for run, address in servers:
+        target.servers.add(server_run=run, address=address)
 
 
 def fill_ms(target: Any, ms: int) -> None:

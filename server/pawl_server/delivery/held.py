@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.domain.lease import Lease
+from pawl_server.engine.leases import OrphanedLease
 
 MISSING_BEATS = 3
 S = TypeVar("S")
@@ -21,6 +22,7 @@ RECENT_MAX = 20_000
 class LeaseState:
     """One lease. All times are the loop's seconds.
 
+    `conn` is what the store knows the stream by, for this lease.
     `held` is false for a lease that a command named although the stream does not have it. `accepted` says
     that the worker has it, `renew_at` when the next renewal is due. `command` is the number of the command
     that is unanswered, `action` its kind, `queue` what waits behind it. `ride` is that of the finish under
@@ -28,14 +30,15 @@ class LeaseState:
     """
 
     __slots__ = (
-        "accepted", "action", "command", "held", "key", "lease", "missed", "queue", "renew_at", "ride",
-        "term_s", "tv",
+        "accepted", "action", "command", "conn", "held", "key", "lease", "missed", "queue", "renew_at",
+        "ride", "term_s", "tv",
     )  # fmt: skip
 
     def __init__(
-        self, key: bytes, lease: Lease, tv: str = "", held: bool = True, term_s: float = math.inf
+        self, key: bytes, lease: Lease, conn: str, tv: str = "", held: bool = True, term_s: float = math.inf
     ) -> None:
         self.key = key
+        self.conn = conn
         self.lease = lease
         self.tv = tv
         self.held = held
@@ -47,6 +50,10 @@ class LeaseState:
         self.action = ""
         self.queue: deque[pb.Command] | None = None
         self.ride = NO_RIDE
+
+    def orphan(self) -> OrphanedLease:
+        """The lease, for when its stream is gone."""
+        return OrphanedLease(self.lease, self.conn, self.accepted)
 
     def accept(self, renew_at: float) -> None:
         """The worker has it; that is to be written by `renew_at`."""
@@ -86,12 +93,12 @@ class Held(Generic[S]):
         """Takes in a lease."""
         self.states[state.key] = state
 
-    def take(self, key: bytes, lease: Lease) -> LeaseState:
+    def take(self, key: bytes, lease: Lease, conn: str) -> LeaseState:
         """A lease that is held from now on, known before or not."""
         state = self.states.get(key)
         if state is None:
-            state = self.states[key] = LeaseState(key, lease)
-        state.held = True
+            state = self.states[key] = LeaseState(key, lease, conn)
+        state.held, state.conn = True, conn
         self._holders[key] = self._stream
         return state
 

@@ -8,7 +8,7 @@ from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery.frames import fill_ms
 from pawl_server.delivery.sessions import Hello
 from pawl_server.domain.errors import InvalidField
-from pawl_server.domain.ids import check_id, check_type
+from pawl_server.domain.ids import check_id, check_ordinal, check_type
 from pawl_server.domain.limits import (
     FRAME_BYTES,
     LABEL_BYTES,
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 MAX_FRAME_DEFAULT = 4 << 20
 MAX_FRAME_LEAST = 64 << 10
-MAX_ORDINAL = 1 << 53
 
 
 def read_hello(first: pb.WorkRequest) -> Hello:
@@ -40,13 +39,6 @@ def read_hello(first: pb.WorkRequest) -> Hello:
         if max(len(key.encode()), len(value.encode())) > LABEL_BYTES:
             raise InvalidField("hello.labels", f"has a key or value of more than {LABEL_BYTES} bytes")
     return Hello(hello.session, hello.stream_ordinal, _types(hello), tuple(hello.leases), _max_frame(hello))
-
-
-def check_ordinal(field: str, ordinal: int, least: int = 1) -> int:
-    """A number of a session's decisions about leases. Raises InvalidField."""
-    if not least <= ordinal < MAX_ORDINAL:
-        raise InvalidField(field, f"is {ordinal}, not {least} to {MAX_ORDINAL - 1}")
-    return ordinal
 
 
 def _types(hello: pb.WorkHello) -> tuple[str, ...]:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery import commands
 from pawl_server.delivery.commanding import Commanding
-from pawl_server.delivery.frames import Frame, Outbox, fill_ms, fill_turn, turn_size
+from pawl_server.delivery.frames import Frame, Outbox, fill_ms, fill_servers, fill_turn, turn_size
 from pawl_server.delivery.held import Held, LeaseState
 from pawl_server.domain.errors import InvalidField, Reason, Refused
+from pawl_server.domain.ids import check_ordinal
 from pawl_server.domain.lease import Lease
 from pawl_server.domain.limits import CREDITS, FRAME_ITEMS
+from pawl_server.engine.leases import OrphanedLease
+from pawl_server.engine.peers import Peer
 from pawl_server.engine.refusals import refused, superseded
 from pawl_server.log_lines import STREAM_FORGOT
 from pawl_server.store import records, scripts_gen
@@ -56,8 +60,9 @@ class Hello(NamedTuple):
 class WorkSession:
     """The state of one stream.
 
-    `conn` names it in the store. `finished` says that the stream can end in good order. `on_end` is set by
-    whoever serves the stream and hears that the server wants it to end: with a refusal, or in good order.
+    `conn` names it in the store, for leases that it got by its own ordinal. From `old_at` on the worker is to
+    move, from `leave_at` on the stream ends as soon as it has no turns. `end` is set when the server wants it
+    to end: with a refusal, or in good order.
     """
 
     def __init__(self, delivery: Delivery, hello: Hello, number: int) -> None:
@@ -70,6 +75,8 @@ class WorkSession:
         self.heard_at = self.sent_at = delivery.loop.time()
         self.rtt_s: float | None = None
         self.draining = False
+        self.old_at = delivery.end_of_youth(self.heard_at)
+        self.leave_at = math.inf
         self.ending = False
         self.closed = False
         self.end: asyncio.Future[Refused | None] = delivery.loop.create_future()
@@ -86,7 +93,7 @@ class WorkSession:
         self._received = 0
         self._beat_seen = 0
         self._probe: tuple[int, float] | None = None
-        self._adopting: dict[bytes, Lease] = {}
+        self._adopting: dict[bytes, tuple[Lease, str]] = {}
         self._beat_leases: list[bytes] = []
         self._waiter: asyncio.Future[None] | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -170,8 +177,10 @@ class WorkSession:
         self.take_in(frame)
 
     def take_in(self, frame: pb.WorkRequest) -> None:
-        """Everything of a frame but its hello, in the order of the fields."""
+        """Everything of a frame but its hello: adoptions, then the others in the order of the fields."""
         now = self.heard_at = self._loop.time()
+        if frame.adoptions:
+            self._take_over(frame.adoptions)
         received = frame.received_through
         if received > self._received:
             self._accept_through(received, now)
@@ -213,7 +222,7 @@ class WorkSession:
             STREAM_FORGOT(log, conn=self.conn, leases=len(missing))
             for state in missing:
                 self.held.over(state)
-            self._delivery.orphan([(state.lease, True) for state in missing], self)
+            self._delivery.orphan([state.orphan() for state in missing], self)
         if unknown:
             self.adopt_named(unknown)
         self.beat()
@@ -244,7 +253,8 @@ class WorkSession:
             return
         turn, frame = self.outbox.turn(size)
         fill_turn(turn, key, claimed, self._namespace)
-        self.held.deliver(LeaseState(key, lease, claimed.tv, term_s=claimed.lease_ms / 1000), frame)
+        state = LeaseState(key, lease, self.conn, claimed.tv, term_s=claimed.lease_ms / 1000)
+        self.held.deliver(state, frame)
         self.delivered += 1
         self.wake()
 
@@ -260,41 +270,56 @@ class WorkSession:
 
     # Leases
 
-    def adopt_named(self, keys: Iterable[bytes]) -> None:
-        """Adopts what a worker says it holds; a name that this service never gave is over at once."""
-        leases = []
+    def _take_over(self, adoptions: Sequence[pb.Adoption]) -> None:
+        count = sum(len(adoption.leases) for adoption in adoptions)
+        if count > FRAME_ITEMS:
+            raise InvalidField("adoptions", f"name {count} leases, at most {FRAME_ITEMS}")
+        for adoption in adoptions:
+            self.adopt_named(adoption.leases, check_ordinal("adoptions.ordinal", adoption.ordinal))
+
+    def adopt_named(self, keys: Iterable[bytes], ordinal: int = 0) -> None:
+        """Moves leases that a worker names to this stream, by the ordinal given or by the stream's own.
+
+        Each is answered by a lease event; a name that this service never gave is over at once.
+        """
+        conn = f"{self._delivery.engine.server_run}.{ordinal}.{self.number}" if ordinal else self.conn
         for key in keys:
+            if key in self._adopting:
+                continue
             try:
-                leases.append((key, self._leases.decode(key)))
+                lease = self._leases.decode(key)
             except InvalidField as why:
                 self.outbox.event(key, why)
                 self.wake()
-        self.adopt(leases)
-
-    def adopt(self, leases: Sequence[tuple[bytes, Lease]]) -> None:
-        """Moves leases to this stream; each is answered by a lease event."""
-        for key, lease in leases:
-            if key not in self._adopting:
-                self._adopting[key] = lease
-                self._leases.adopt(lease, self.conn, self._adopted, key)
+            else:
+                self._adopting[key] = lease, conn
+                self._leases.adopt(lease, conn, self._adopted, key)
 
     def _adopted(self, key: bytes, reply: Any, _: int) -> None:
-        lease = self._adopting.pop(key)
+        lease, conn = self._adopting[key]
         if isinstance(reply, Exception) and not isinstance(reply, StoreDamaged):
-            self._relieve()
-            if not self.closed:
-                self._loop.call_later(ADOPT_AGAIN_S, self.adopt, [(key, lease)])
+            self._loop.call_later(ADOPT_AGAIN_S, self._adopt_again, key)
             return
-        self.adopted(key, lease, reply)
+        del self._adopting[key]
+        self._relieve()
+        self.adopted(key, lease, conn, reply)
 
-    def adopted(self, key: bytes, lease: Lease, reply: Any) -> None:
+    def _adopt_again(self, key: bytes) -> None:
+        if self.closed or self.ending:
+            del self._adopting[key]
+            self.wake()
+        else:
+            lease, conn = self._adopting[key]
+            self._leases.adopt(lease, conn, self._adopted, key)
+
+    def adopted(self, key: bytes, lease: Lease, conn: str, reply: Any) -> None:
         """What the store answered to an adoption by this stream."""
         if isinstance(reply, scripts_gen.AdoptOk):
             if self.closed:
-                self._delivery.orphan([(lease, True)], self)
+                self._delivery.orphan([OrphanedLease(lease, conn, True)], self)
                 return
             before = self._delivery.holders.get(key)
-            self.held.take(key, lease).renewed(self._loop.time(), reply.remaining_ms / 1000)
+            self.held.take(key, lease, conn).renewed(self._loop.time(), reply.remaining_ms / 1000)
             if before is not None and before is not self:
                 before.lost(key, superseded())
             self.outbox.event(key, None)
@@ -367,12 +392,27 @@ class WorkSession:
         self.ending = True
         self.wake()
 
-    def drain(self, grace_ms: int) -> None:
-        """Asks the worker to move, and hands out no more turns here."""
-        if not self.draining:
-            self.draining = True
-            fill_ms(self.outbox.frame().drain.grace, grace_ms)
-            self.wake()
+    def tell_servers(self, servers: Sequence[Peer]) -> None:
+        """Says which servers there are."""
+        fleet = self.outbox.frame().fleet
+        fleet.Clear()
+        fleet.SetInParent()
+        fill_servers(fleet, servers)
+        self.wake()
+
+    def drain(self, leave_at: float, grace_ms: int | None = None) -> None:
+        """Asks the worker to move, and hands out no more turns here.
+
+        The stream ends at `leave_at` if it has no turns then, or when it has none left; `grace_ms` is what
+        the worker is told about when it ends in any case.
+        """
+        self.old_at, self.leave_at = math.inf, min(self.leave_at, leave_at)
+        self.draining = True
+        drain = self.outbox.frame().drain
+        drain.SetInParent()
+        if grace_ms is not None:
+            fill_ms(drain.grace, grace_ms)
+        self.wake()
 
     def stop(self, why: Refused | None) -> None:
         """Has the stream ended by the server."""
@@ -391,7 +431,7 @@ class WorkSession:
             self._give_back(state.lease)
         left = [state for state in self.held.states.values() if state.held and not state.command]
         self.held.leave()
-        self._delivery.closed(self, [(state.lease, state.accepted) for state in left])
+        self._delivery.closed(self, [state.orphan() for state in left])
 
 
 def deaf(intervals: int) -> Refused:

@@ -13,6 +13,7 @@ from pawl_server.domain.errors import InvalidField
 ID_PATTERN = "[A-Za-z0-9_.-]{1,128}"
 RESERVED_IDS = ("pawl-", "continue-")
 RESERVED_TYPES = ("pawl.",)
+MAX_ORDINAL = 1 << 53
 
 _matches = re.compile(ID_PATTERN).fullmatch
 
@@ -45,6 +46,13 @@ def check_type(field: str, value: str) -> str:
     if value.startswith(RESERVED_TYPES):
         raise InvalidField(field, f"{value!r} begins with a reserved prefix ({', '.join(RESERVED_TYPES)})")
     return value
+
+
+def check_ordinal(field: str, ordinal: int, least: int = 1) -> int:
+    """The number of a session's decision about where leases belong: returns it."""
+    if not least <= ordinal < MAX_ORDINAL:
+        raise InvalidField(field, f"is {ordinal}, not {least} to {MAX_ORDINAL - 1}")
+    return ordinal
 
 
 def _bad(field: str, value: str) -> InvalidField:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pawl.v1.admin_service_pb2 import Durability, GetServerInfoResponse
+from pawl.v1.fleet_pb2 import Fleet, Server
 from pawl_server.domain.times import duration, timestamp
 from pawl_server.store import scripts_gen
 from pawl_server.store.errors import StoreError
@@ -63,4 +64,6 @@ class Info:
             start_time=timestamp(self._start_ms),
             virtual_time=store.settings.virtual_time,
             store_reachable=reachable,
+            address=engine.peers.address,
+            fleet=Fleet(servers=[Server(server_run=run, address=at) for run, at in engine.peers.servers]),
         )

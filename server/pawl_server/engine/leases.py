@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pawl_server.domain.lease import Lease
 from pawl_server.domain.states import TurnState
@@ -37,6 +37,16 @@ Ride = Callable[[Any], str]
 
 def _ignore(*_: object) -> None:
     """Nobody listens yet."""
+
+
+class OrphanedLease(NamedTuple):
+    """A lease whose stream is gone."""
+
+    lease: Lease
+    conn: str
+    """The stream, and the decision by which it had the lease."""
+    accepted: bool
+    """Whether the stream had received the turn."""
 
 
 class Leases:
@@ -118,13 +128,13 @@ class Leases:
         """Moves a lease to a stream and renews it."""
         self._adopt[lease.partition].add(scripts.AdoptItem._make((*lease[1:], conn)), done, context)
 
-    def orphan(self, leases: Sequence[tuple[Lease, bool]], conn: str, grace_ms: int) -> None:
-        """Shortens leases whose stream is gone to the grace; the flag says whether it had received the turn.
+    def orphan(self, leases: Sequence[OrphanedLease], grace_ms: int) -> None:
+        """Shortens leases whose stream is gone to the grace.
 
         Nobody waits for the answer: if the call fails, the leases run out by themselves.
         """
         by_partition: dict[int, list[scripts.OrphanItem]] = {}
-        for lease, accepted in leases:
+        for lease, conn, accepted in leases:
             item = scripts.OrphanItem._make((*lease[1:], conn, accepted))
             by_partition.setdefault(lease.partition, []).append(item)
         for at, items in by_partition.items():

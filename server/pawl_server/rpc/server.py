@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import errno
+import asyncio
 import logging
-import socket
 from collections.abc import Iterable
 
 import grpc
@@ -14,7 +13,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from pawl.v1 import admin_service_pb2, instance_service_pb2, message_service_pb2, turn_service_pb2
+from pawl_server import ports
 from pawl_server.engine import Engine
+from pawl_server.ports import AddressInUse
 from pawl_server.rpc.admin_service import AdminService
 from pawl_server.rpc.call import Gate
 from pawl_server.rpc.handlers import Handlers
@@ -37,8 +38,6 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     # Calls are bounded by the gate, with a reason; gRPC's own bound cancels some of a burst without one.
     ("grpc.server.max_pending_requests", 100_000),
     ("grpc.server.max_pending_requests_hard_limit", 200_000),
-    # A second server on the same port is an error, not a way to share it.
-    ("grpc.so_reuseport", 0),
     # Clients may ping each 10 s, also without a call, to find a dead connection; the server does the same.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 9_000),
@@ -52,54 +51,38 @@ Extra = tuple[ServiceDescriptor, object]
 """A further service: its descriptor and the object that has its methods."""
 
 
-class AddressInUse(OSError):
-    """The address can't be listened on."""
-
-
 def service(module: object, name: str) -> ServiceDescriptor:
     """Descriptor of a service of a generated module."""
     return module.DESCRIPTOR.services_by_name[name]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _probe(host: str, port: int, wanted: str) -> None:
-    """Says what keeps an address from being taken; gRPC only says so to stderr. Raises AddressInUse."""
-    try:
-        for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(place)
-                probe.listen()
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            text = f"another program listens on {wanted}; stop it or give --port (PAWL_PORT)"
-        else:
-            text = f"can't listen on {wanted}: {error.strerror or error}"
-        raise AddressInUse(text) from None
-
-
 class RpcServer:
-    """One gRPC server on one address."""
+    """One gRPC server. With `shared`, other processes may listen on its addresses too: see ports.py."""
 
-    def __init__(self) -> None:
-        self.address = ""
-        self._server = grpc.aio.server(options=_OPTIONS)
+    def __init__(self, *, shared: bool = False) -> None:
+        self._shared = shared
+        self._server = grpc.aio.server(options=(*_OPTIONS, ("grpc.so_reuseport", int(shared))))
+        self._closing: asyncio.Task[None] | None = None
         self._gate: Gate | None = None
         self._health: Health | None = None
 
     def bind(self, host: str, port: int) -> str:
-        """Takes the address, and returns it: `host:port`, or `unix:/path`. Raises AddressInUse.
+        """Takes an address, and returns it: `host:port`, or `unix:/path`. Raises AddressInUse.
 
         Nothing is answered before `start`.
         """
-        wanted = host if host.startswith("unix:") else f"{f'[{host}]' if ':' in host else host}:{port}"
-        if not host.startswith("unix:"):
-            _probe(host, port, wanted)
+        if host.startswith("unix:"):
+            self._bind(host)
+            return host
+        if not self._shared:
+            ports.probe(host, port)
+        return ports.join(host, self._bind(ports.join(host, port)))
+
+    def _bind(self, wanted: str) -> int:
         try:
-            bound = self._server.add_insecure_port(wanted)
+            return self._server.add_insecure_port(wanted)
         except RuntimeError as error:
             raise AddressInUse(f"can't listen on {wanted}: {error}") from None
-        self.address = wanted if host.startswith("unix:") else f"{wanted.rpartition(':')[0]}:{bound}"
-        return self.address
 
     async def start(self, engine: Engine, gate: Gate, extra: Iterable[Extra] = ()) -> None:
         """Answers calls from now on; `extra` are services beside the unary ones of this package."""
@@ -121,11 +104,15 @@ class RpcServer:
         await self._health.start()
         await self._server.start()
 
-    async def drain(self) -> None:
-        """Takes no new calls from now on; those under way go on."""
+    async def drain(self, grace_s: float) -> None:
+        """Takes no new calls and connections from now on; those under way go on, for the grace at most.
+
+        Clients are told to connect anew, which leads them to another server where there is one.
+        """
         if self._gate is not None and self._health is not None:
             self._gate.draining = True
             await self._health.drain()
+            self._closing = asyncio.create_task(self._server.stop(grace_s), name="rpc closing")
 
     async def stop(self, grace_s: float) -> None:
         """Lets unary calls end within the grace, gives the address back, cuts what is left.
@@ -138,3 +125,5 @@ class RpcServer:
         if self._gate is not None:
             await self._gate.drain(grace_s)
         await self._server.stop(min(grace_s, LAST_ANSWERS_S))
+        if self._closing is not None:
+            await self._closing

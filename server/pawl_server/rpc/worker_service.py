@@ -11,12 +11,12 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from pawl.v1 import worker_service_pb2 as pb
-from pawl_server.delivery import Delivery, WorkSession, check_ordinal, read_hello
+from pawl_server.delivery import Delivery, WorkSession, read_hello
 from pawl_server.delivery.actions import ACTIONS
 from pawl_server.delivery.frames import fill_ms, fill_refusal
 from pawl_server.delivery.unary import apply
 from pawl_server.domain.errors import InvalidField
-from pawl_server.domain.ids import check_id
+from pawl_server.domain.ids import check_id, check_ordinal
 from pawl_server.domain.lease import Lease
 from pawl_server.domain.limits import FRAME_BYTES, LEASES_PER_REQUEST
 from pawl_server.engine.refusals import refused
@@ -151,7 +151,7 @@ class WorkerService:
         ]
         replies = await self._delivery.engine.leases.adopt_all([lease for _, lease in sound], session.conn)
         for (key, lease), reply in zip(sound, replies, strict=True):
-            session.adopted(key, lease, reply)
+            session.adopted(key, lease, session.conn, reply)
         response = pb.AdoptLeasesResponse()
         _fill_results(response.results, request.leases, leases, replies)
         return response

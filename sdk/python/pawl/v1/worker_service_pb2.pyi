@@ -1262,6 +1262,7 @@ class ClaimResponse(_message.Message):
     LEASE_EVENTS_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    FLEET_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___ServerHello:
         """Opens the stream; only in the first frame."""
@@ -1282,6 +1283,10 @@ class ClaimResponse(_message.Message):
     def drain(self) -> Global___Drain:
         """Asks the client to open a stream elsewhere; the server hands out no more turns here."""
 
+    @_builtins.property
+    def fleet(self) -> _fleet_pb2.Fleet:
+        """The servers of the namespace: in the first frame, and again whenever they change."""
+
     def __init__(
         self,
         *,
@@ -1290,10 +1295,11 @@ class ClaimResponse(_message.Message):
         lease_events: _abc.Iterable[Global___LeaseEvent] | None = ...,
         beat: Global___ServerBeat | None = ...,
         drain: Global___Drain | None = ...,
+        fleet: _fleet_pb2.Fleet | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "drain", b"drain", "hello", b"hello"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "drain", b"drain", "fleet", b"fleet", "hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "drain", b"drain", "hello", b"hello", "lease_events", b"lease_events", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "drain", b"drain", "fleet", b"fleet", "hello", b"hello", "lease_events", b"lease_events", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
