@@ -16,7 +16,7 @@ from tests.support.processes import serving
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_stops_it_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
-    async with serving(tmp_path) as server, Api(await server.listening()) as api:
+    async with serving(tmp_path, PAWL_LOG_FORMAT="text") as server, Api(await server.listening()) as api:
         await api.create("a")
         server.child.send_signal(number)
         assert await server.ended() == 0
@@ -66,7 +66,7 @@ async def test_a_bad_setting_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_log_of_json(tmp_path: Path) -> None:
-    async with serving(tmp_path, PAWL_LOG_FORMAT="json") as server:
+    async with serving(tmp_path) as server:
         await server.listening()
         server.terminate()
         assert await server.ended() == 0

@@ -106,6 +106,7 @@ async def sweep_page(
     engine.ready(partition, result.ready)
     reply = result.replies[0]
     if reply.orphaned:
+        engine.counts.orphaned["server"] += reply.orphaned
         engine.leases.on_due(partition, result.now_ms + DEAD_GRACE_MS, result.now_ms)
     return reply
 

@@ -51,10 +51,10 @@ class _Partition:
 
 
 class Timers:
-    """Applies what is due. `fired`, `stale`, `held` count entries."""
+    """Applies what is due. `stale` and `held` count entries, `fired` those of each kind that were applied."""
 
     def __init__(self, engine: Engine) -> None:
-        self.fired = 0
+        self.fired: dict[str, int] = {}
         self.stale = 0
         self.held = 0
         self.outage = engine.store.outage
@@ -98,7 +98,7 @@ class Timers:
         for reply in result.replies:
             match reply:
                 case scripts.ExpireFired():
-                    self.fired += 1
+                    self.fired[reply.kind] = self.fired.get(reply.kind, 0) + 1
                     self._fired(partition, reply)
                 case scripts.ExpireStale():
                     self.stale += 1
@@ -113,6 +113,7 @@ class Timers:
         if reply.kind != "lease":
             return
         engine = self._engine
+        engine.counts.lease_ended(reply.outcome)
         LEASE_ENDED(log, instance=reply.id, turn=reply.turn, outcome=reply.outcome, conn=reply.conn)
         if reply.conn:
             lease = Lease(partition.index, reply.id, reply.inc, reply.turn, reply.fence)

@@ -58,7 +58,10 @@ _OUTCOMES = {"failed": "expired"}
 
 
 class Delivery:
-    """The work streams of this server. Use it from the event loop."""
+    """The work streams of this server. Use it from the event loop.
+
+    `delivered` counts turns that were handed to streams, `returned` those that came back unsent or unwanted.
+    """
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine = engine
@@ -69,6 +72,8 @@ class Delivery:
         self.sessions: dict[int, WorkSession] = {}
         self.holders: dict[bytes, WorkSession] = {}
         self.draining = False
+        self.delivered = 0
+        self.returned = 0
         self._stopping = False
         self._empty = asyncio.Event()
         self._by_name: dict[tuple[str, int], WorkSession] = {}

@@ -256,6 +256,7 @@ class WorkSession:
         state = LeaseState(key, lease, self.conn, claimed.tv, term_s=claimed.lease_ms / 1000)
         self.held.deliver(state, frame)
         self.delivered += 1
+        self._delivery.delivered += 1
         self.wake()
 
     def _fits(self, claimed: records.ClaimedTurn, key: bytes) -> bool:
@@ -266,6 +267,7 @@ class WorkSession:
 
     def _give_back(self, lease: Lease) -> None:
         """Returns a turn that was never sent: costs neither an attempt nor a delivery."""
+        self._delivery.returned += 1
         self._leases.release(lease.partition, commands.release(lease, 1), _ignore, None)
 
     # Leases

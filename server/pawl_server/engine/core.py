@@ -15,10 +15,12 @@ from collections.abc import Callable
 from pawl_server.domain.errors import Reason, Refused
 from pawl_server.engine.awaits import Awaits
 from pawl_server.engine.control import Control
+from pawl_server.engine.counts import Counts
 from pawl_server.engine.inbox import Inbox
 from pawl_server.engine.info import Info
 from pawl_server.engine.instances import Instances
 from pawl_server.engine.leases import Leases
+from pawl_server.engine.listing import Listing
 from pawl_server.engine.peers import Peers
 from pawl_server.engine.turns import Turns
 from pawl_server.engine.types import Types
@@ -62,11 +64,13 @@ class Engine:
         self.peers = Peers(server_run, len(store.partitions))
         self.low_disk: Callable[[], bool] = lambda: False
         self.on_ready: OnReady = _nobody
+        self.counts = Counts()
         self.awaits = Awaits(self)
         self.control = Control(self)
         self.inbox = Inbox(self)
         self.instances = Instances(self)
         self.turns = Turns(self)
+        self.listing = Listing(self)
         self.types = Types(self)
         self.info = Info(self)
         self.leases = Leases(self)

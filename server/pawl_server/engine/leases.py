@@ -61,6 +61,7 @@ class Leases:
         self.on_due: OnDue = _ignore
         self.on_lost: Callable[[str, Lease, str], None] = _ignore
         self._engine = engine
+        self._counts = engine.counts
         self._partitions = engine.store.partitions
         self._finish = self._collectors(
             scripts.FINISH, self._finish_args, scripts.finish_decode, _ridden, self._finished
@@ -251,10 +252,12 @@ class Leases:
         self, _: PartitionHandle, item: tuple[scripts.FinishItem, Any], reply: Any, now_ms: int
     ) -> None:
         if reply.__class__ is scripts.FinishOk:
+            self._counts.turn_ended(TurnState.COMPLETED)
             self._engine.awaits.notify(item[0].id, item[0].turn)
 
     def _failed(self, partition: PartitionHandle, item: scripts.FailItem, reply: Any, now_ms: int) -> None:
         if isinstance(reply, scripts.FailOk):
+            self._counts.attempt_failed(reply.state)
             if reply.state == TurnState.FAILED:
                 self._engine.awaits.notify(item.id, item.turn)
             elif reply.delay_ms > 0:
@@ -265,6 +268,7 @@ class Leases:
             return
         ends = [reply.deadline_ms for reply in result.replies if isinstance(reply, scripts.OrphanOk)]
         if ends:
+            self._counts.orphaned["stream"] += len(ends)
             self.on_due(partition, min(ends), result.now_ms)
         self._engine.ready(partition, result.ready)
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
+import grpc
 import grpc.aio
 
 from pawl_server.domain.errors import Reason, Refused
+from pawl_server.domain.tally import CallTally, StreamTally
 from pawl_server.rpc.status import abort
 
 S = TypeVar("S", bound="Guarded")
@@ -32,7 +36,8 @@ class Gate:
     """Lets calls in. Shared by the services of one server.
 
     `limit` bounds the unary calls in flight; calls that only wait for a turn have a bound of their own, ten
-    times as high. `durability` goes into the trailing metadata of each answer.
+    times as high. `durability` goes into the trailing metadata of each answer. `calls` and `streams` count
+    what ended, and streams that are open, by method.
     """
 
     def __init__(self, limit: int, durability: str) -> None:
@@ -41,6 +46,8 @@ class Gate:
         self.waiting = 0
         self.draining = False
         self.metadata = ((DURABILITY, durability),)
+        self.calls: dict[str, CallTally] = {}
+        self.streams: dict[str, StreamTally] = {}
         self._empty = asyncio.Event()
 
     def enter(self) -> None:
@@ -52,6 +59,23 @@ class Gate:
         self.in_flight -= 1
         if self.draining and not self.in_flight and not self.waiting:
             self._empty.set()
+
+    def count(self, method: str, context: Context, began: float) -> None:
+        """Counts a unary call that ended."""
+        tally = self.calls.get(method)
+        if tally is None:
+            tally = self.calls[method] = CallTally()
+        tally.add(code_of(context), time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def stream(self, method: str, context: Context) -> Iterator[None]:
+        """While a stream is open; it is counted by the code that it ended with."""
+        tally = self.streams.setdefault(method, StreamTally())
+        tally.begin()
+        try:
+            yield
+        finally:
+            tally.end(code_of(context))
 
     @contextlib.contextmanager
     def wait(self) -> Iterator[None]:
@@ -80,6 +104,14 @@ class Gate:
             raise Refused(Reason.DRAINING, "the server is stopping")
         if self.in_flight >= self.limit and sheds:
             raise Refused(Reason.OVERLOADED, f"{self.in_flight} calls are in flight")
+
+
+def code_of(context: Context) -> str:
+    """Name of the code that a call ended with; only to be asked while the call's handler ends."""
+    code: grpc.StatusCode | None = context.code()
+    if code is not None:
+        return code.name
+    return "OK" if sys.exception() is None else "CANCELLED"
 
 
 class Guarded(Protocol):
@@ -113,6 +145,7 @@ def unary(
         @functools.wraps(handler)
         async def call(self: S, request: Q, context: Context) -> P:
             gate = self.gate
+            began = time.monotonic()
             context.set_trailing_metadata(gate.metadata)
             counted = False
             try:
@@ -128,6 +161,7 @@ def unary(
             except Exception as error:
                 await abort(context, error, where)
             finally:
+                gate.count(where, context, began)
                 if counted:
                     gate.leave()
 

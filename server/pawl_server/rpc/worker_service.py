@@ -55,6 +55,10 @@ class WorkerService:
 
     async def Work(self, _: AsyncIterator[Any], context: Context) -> None:
         """One stream: a reader and a writer, until the worker or the server ends it."""
+        with self.gate.stream("Work", context):
+            await self._work(context)
+
+    async def _work(self, context: Context) -> None:
         try:
             session = await self._open(context)
         except Exception as error:
