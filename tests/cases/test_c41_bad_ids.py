@@ -326,13 +326,13 @@ async def test_the_sweep_makes_nothing_out_of_ids_that_lead_nowhere(
     strangers = ("", "ghost", *BAD[1:], *RESERVED_IDS)
     tags = [partition.tag for partition in server.engine.store.partitions]
     for tag in tags:
-        redis_server.call("SADD", f"{tag}busy", *strangers)
+        redis_server.call("ZADD", f"{tag}busy", *(part for one in strangers for part in (0, f"t:v1:{one}")))
 
     def unfinished() -> set[bytes]:
-        return set().union(*(redis_server.call("SMEMBERS", f"{tag}busy") for tag in tags))
+        return set().union(*(redis_server.call("ZRANGE", f"{tag}busy", 0, -1) for tag in tags))
 
     sweeper = server.background.sweeper
-    await wait_until(lambda: unfinished() == {b"a"}, what="the sweep has removed what leads nowhere")
+    await wait_until(lambda: unfinished() == {b"t:v1:a"}, what="the sweep has removed what leads nowhere")
     await wait_until(lambda: sweeper.repaired == len(strangers) * len(tags))
     scanned = sweeper.scanned
     await wait_until(lambda: sweeper.scanned >= scanned + 2, what="the sweep comes by again")

@@ -25,7 +25,7 @@ def _send(harness: Harness, message_id: str = "m1") -> SendOk:
 def test_defaults_and_virtual_time(harness: Harness) -> None:
     result = harness.call("create", items=[{"id": "a", "type": "t", "version": "v1"}])
     assert result.now_ms == START_MS
-    assert result.replies == [CreateOk(1, START_MS)]
+    assert result.replies == [CreateOk(1, START_MS, 1, 1)]
     harness.now += 10
     assert (
         harness.call("create", items=[CreateItem("b", "t", "v1", b"", b"", 0, 0, b"", "")]).now_ms
@@ -56,7 +56,7 @@ def test_state_dump_and_restore(harness: Harness) -> None:
     before, dump = harness.state(), harness.dump()
     _send(harness)
     after = harness.state()
-    assert changes(before, after)["busy"] == (None, {"a"})
+    assert changes(before, after)["busy t:v1:a"] == (None, 0.0)
     assert changes(before, after)["i:a y"] == (None, b"t:v1")
     assert changes(before, after)["types t:v1"] == (None, float(START_MS))
     assert changes(after, after) == {}
@@ -79,7 +79,7 @@ def test_each_write_fails_in_turn_from_the_same_state(harness: Harness) -> None:
 def test_commands_are_counted(harness: Harness) -> None:
     harness.count = True
     _send(harness)
-    assert harness.commands["sadd"] == 1
+    assert harness.commands["rpush"] == 1
     assert "evalsha" not in harness.commands
 
 

@@ -14,7 +14,8 @@ def test_steps_get_dense_positions(driver: Driver) -> None:
     held = driver.take()
     before = driver.state()
     assert held.checkpoint("one", b"1").position == 1
-    assert set(changes(before, driver.state())) == {"i:a r", "i:a 1.1", "i:a k"}
+    assert set(changes(before, driver.state())) == {"i:a r", "i:a 1.1", "i:a k", "e:a"}
+    assert driver.events()[-1] == ("STEP_SAVED", 1, 1, "RUNNING", 2, "one 1")
     assert held.checkpoint("two", b"2").position == 2
     steps = driver.turn(1).steps
     assert [(step.key, step.kind, step.blob, step.attempt) for step in steps] == [
@@ -27,7 +28,7 @@ def test_the_first_checkpoint_receives_the_delivery(driver: Driver) -> None:
     driver.send()
     held = driver.lease()
     assert held.checkpoint().word == "OK"
-    assert driver.event_names()[-1] == "ATTEMPT_STARTED"
+    assert driver.event_names()[-2:] == ["ATTEMPT_STARTED", "STEP_SAVED"]
     assert driver.due()["lease:a"] == driver.now + 60_000
 
 

@@ -66,7 +66,7 @@ def test_the_sweep_goes_on_and_leaves_it_where_it_is(damaged: Driver) -> None:
     damaged.redis.call("DEL", f"{damaged.tag}ready:t:v1:0")
     [reply] = damaged.call("sweep", limit=100).replies
     assert (reply.scanned, reply.repaired) == (3, 2)
-    assert damaged.redis.call("SISMEMBER", f"{damaged.tag}busy", "b")
+    assert damaged.redis.call("ZSCORE", f"{damaged.tag}busy", "t:v1:b")
 
 
 @pytest.mark.parametrize("receipt", [b"\xc1", b"\x93\x01\x02\x03", None], ids=["garbage", "short", "missing"])

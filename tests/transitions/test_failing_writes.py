@@ -120,7 +120,7 @@ def sweep(driver: Driver) -> Call:
     finished.finish()
     for key, member in (("due", "lease:a"), ("due", "backoff:b"), (f"ready:{TV}:0", "d"), ("types", TV)):
         driver.redis.call("ZREM", f"{driver.tag}{key}", member)
-    driver.redis.call("SADD", f"{driver.tag}busy", "c")
+    driver.redis.call("ZADD", f"{driver.tag}busy", 0, f"{TV}:c")
     return lambda: driver.call("sweep", limit=20, dead="server01")
 
 

@@ -26,7 +26,7 @@ def test_a_finish_makes_everything_visible_at_once(driver: Driver) -> None:
     reply = held.finish(b"reply", state=b"new", step=("two", b"2"))
     assert (reply.word, reply.finished_ms, reply.continuation, reply.turns) == ("OK", driver.now, 0, [])
     assert set(changes(before, driver.state())) == {
-        "i:a r", "i:a s", "i:a k", "i:a 1.h", "e:a", "due lease:a", "busy",
+        "i:a r", "i:a s", "i:a k", "i:a 1.h", "e:a", "due lease:a", "busy t:v1:a",
     }  # fmt: skip
     turn = driver.turn(1)
     assert turn.receipt is not None
@@ -87,7 +87,7 @@ def test_a_continuation_of_the_only_turn_is_the_new_head(driver: Driver) -> None
     held = driver.take()
     result = driver.call("finish", items=[held.item("finish", has_next=True, next_message=b"\0more")])
     assert (result.ready, driver.head()) == ([TV], "QUEUED")
-    assert "a" in driver.state()["busy"]
+    assert "t:v1:a" in driver.state()["busy"]
 
 
 @pytest.mark.spec("R-FINISH-3", "R-SEND-4")

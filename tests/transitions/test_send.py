@@ -16,9 +16,10 @@ def test_the_first_message_makes_the_head_ready(driver: Driver) -> None:
     before = driver.state()
     driver.later(5)
     reply = driver.send("a", b"hello", "m1")
-    assert (reply.word, *reply) == ("OK", 1, 1, driver.now, False)
+    assert (reply.word, *reply) == ("OK", 1, 1, driver.now, False, 0)
     assert set(changes(before, driver.state())) == {
-        "i:a r", "i:a 1.m", "i:a d:m1", "e:a", "ready:t:v1:0 a", "types t:v1", "busy",
+        "i:a r", "i:a 1.m", "i:a d:m1", "e:a", "ready:t:v1:0 a", "types t:v1",
+        "busy t:v1:a",
     }  # fmt: skip
     assert driver.head() == "QUEUED"
     assert driver.events()[-1] == Event("TURN_ADMITTED", 1, 0, "QUEUED", 2, "")

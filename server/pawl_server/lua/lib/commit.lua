@@ -76,46 +76,51 @@ local function unit_write_ready()
   end
 end
 
--- What sweep and lists start from goes first: an entry too many is found and removed, one too few never would be.
+-- What sweep and lists start from is added first and removed last: an entry too many is found and passed over, one too few
+-- never would be found.
 local function unit_write_entries()
-  local add = {}
-  for member, present in pairs(BUSY) do
-    if present then
-      add[#add + 1] = 0
-      add[#add + 1] = member
-    end
-  end
-  if #add > 0 then
-    unit_write('ZADD', T .. 'busy', add)
-  end
   for name, entries in pairs(INDEX) do
     unit_write('ZADD', T .. name, entries)
+  end
+  for name, entries in pairs(MARKS) do
+    local add = {}
+    for member, score in pairs(entries) do
+      if score then
+        add[#add + 1] = score
+        add[#add + 1] = member
+      end
+    end
+    if #add > 0 then
+      unit_write('ZADD', T .. name, add)
+    end
   end
   for id, packed in pairs(DEAD) do
     if packed then
       redis.call('HSET', T .. 'dead', id, packed)
-    else
+    end
+  end
+end
+
+local function unit_remove_entries()
+  for name, entries in pairs(MARKS) do
+    local rem = {}
+    for member, score in pairs(entries) do
+      if not score then
+        rem[#rem + 1] = member
+      end
+    end
+    if #rem > 0 then
+      unit_write('ZREM', T .. name, rem)
+    end
+  end
+  for id, packed in pairs(DEAD) do
+    if not packed then
       redis.call('HDEL', T .. 'dead', id)
     end
   end
 end
 
-local function unit_write_sets(server)
-  local rem = {}
-  for member, present in pairs(BUSY) do
-    if not present then
-      rem[#rem + 1] = member
-    end
-  end
-  if #rem > 0 then
-    unit_write('ZREM', T .. 'busy', rem)
-  end
-  for name, entries in pairs(MARKS) do
-    unit_write_zset(T .. name, entries)
-  end
-  if #GONE > 0 then
-    redis.call('UNLINK', unpack(GONE))
-  end
+local function unit_write_waiters(server)
   for tv, expiry in pairs(WAITERS) do
     if expiry then
       redis.call('ZADD', T .. 'waiting:' .. tv, expiry, server)
@@ -174,9 +179,13 @@ local function unit_commit(server)
       unit_write_instance(u)
     end
   end
+  if #GONE > 0 then
+    redis.call('UNLINK', unpack(GONE))
+  end
   unit_write_zset(T .. 'due', DUE)
   unit_write_ready()
-  unit_write_sets(server)
+  unit_remove_entries()
+  unit_write_waiters(server)
   if feed then
     unit_write_feed(feed)
   end

@@ -29,7 +29,7 @@ local function inbox_admit(u, now, server, message_id, digest, blob, origin, fro
   unit_set(u, 'd:' .. message_id, tostring(turn))
   if turn == r[HEAD] then
     r[STATE] = QUEUED
-    BUSY[unit_member(u)] = true
+    unit_mark('busy', unit_member(u), 0)
     make_ready(u, now, server)
   end
   ledger_add(u, TURN_ADMITTED, now, turn, QUEUED, from_turn > 0 and (redriven and 'redrive' or 'continuation') or nil)

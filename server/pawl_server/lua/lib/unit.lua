@@ -7,8 +7,7 @@ local MISSING = { damaged = false, deleting = false } -- why the instance asked 
 local ORDER = {} -- units in order of loading
 local READY = {} -- type:version -> ready set overlay, see ready.lua
 local DUE = {} -- member -> engine ms, or false to remove
-local BUSY = {} -- type:version:id -> true or false
-local MARKS = {} -- name of a sorted set -> member -> score, or false to remove: what only few instances are in
+local MARKS = {} -- name of a sorted set -> member -> score, or false to remove
 local INDEX = {} -- name of an index -> flat list of score, id: new instances
 local GONE = {} -- keys to remove as a whole
 local DEAD = {} -- id -> what is remembered of a deleted instance

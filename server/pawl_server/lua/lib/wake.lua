@@ -9,7 +9,7 @@ local function make_ready(u, now, server)
   local r = u.r
   unit_touch(u)
   if r[PENDING] == 0 then
-    BUSY[unit_member(u)] = false
+    unit_mark('busy', unit_member(u), false)
     return
   end
   if has_bit(r[FLAGS], 1) or has_bit(r[FLAGS], 2) then

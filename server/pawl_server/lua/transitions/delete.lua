@@ -39,7 +39,7 @@ local function forget(r)
   for i = 1, #KINDS do
     DUE[KINDS[i] .. id] = false
   end
-  BUSY[member] = false
+  unit_mark('busy', member, false)
   unit_mark('failed', member, false)
   unit_mark('paused', member, false)
   unit_mark('damaged', 'i:' .. id, false)

@@ -68,7 +68,7 @@ for i = 1, #page do
   if not u or u.r[PENDING] == 0 or unit_member(u) ~= page[i] then
     -- A damaged instance stays where it is found.
     if not MISSING.damaged then
-      BUSY[page[i]] = false
+      unit_mark('busy', page[i], false)
       repaired = repaired + 1
     end
   else
