@@ -21,6 +21,7 @@ REQUIREMENTS = ROOT / "tools/requirements-gen.txt"
 # Everything there is generated, so what was not generated this time is stale.
 WHOLE_FOLDERS = {
     "sdk/python/pawl/v1": "*_pb2*",
+    "sdk/python/pawl/testing/v1": "*_pb2*",
     "sdk/python/pawl/_client/sync": "*.py",
     "docs/reference": "*.md",
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = (
     "sdk/python/pawl/v1/",
+    "sdk/python/pawl/testing/v1/",
     "sdk/python/pawl/_client/sync/",
     "server/pawl_server/store/scripts_gen.py",
     "docs/reference/",

@@ -51,8 +51,8 @@ def api_page(descriptors: FileDescriptorSet) -> str:
         types.update(_types(file))
     parts = [
         "# API",
-        note("proto/pawl/v1"),
-        "Package `pawl.v1`, gRPC. The comments of the proto files, as one page.",
+        note("proto/pawl"),
+        "gRPC, package `pawl.v1` and, for tests, `pawl.testing.v1`: the comments of the protos as one page.",
     ]
     parts += ["## Services", *services, "## Messages and enums", *(types[name] for name in sorted(types))]
     return "\n\n".join(parts) + "\n"
@@ -172,7 +172,7 @@ def _type(file: _File, field: FieldDescriptorProto) -> str:
 
 
 def _reference(full_name: str) -> str:
-    name = full_name.removeprefix(".pawl.v1.")
+    name = full_name.removeprefix(".pawl.v1.").removeprefix(".pawl.testing.v1.")
     if name != full_name:
         return f"[{name}](#{name.lower().replace('.', '')})"
     return f"`{full_name.lstrip('.')}`"

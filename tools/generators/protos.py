@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tools.generators.api_page import api_page, errors_page
 
-STUBS = "sdk/python/pawl/v1"
+STUBS = ("sdk/python/pawl/v1", "sdk/python/pawl/testing/v1")
 
 
 def generate(root: Path) -> dict[str, str]:
@@ -22,7 +22,8 @@ def generate(root: Path) -> dict[str, str]:
         buf(root, "generate", "-o", folder)
         files = {
             path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
-            for path in sorted(Path(folder, STUBS).glob("*_pb2*"))
+            for stubs in STUBS
+            for path in sorted(Path(folder, stubs).glob("*_pb2*"))
         }
     # mypy_grpc also writes empty stubs for files without a service.
     stubs = {

@@ -22,7 +22,7 @@ SECTIONS = {
 }
 """Modules of `pawl`'s names by section. A module that is missing here ends the generation."""
 
-INNER = "pawl._client."
+INNER = ("pawl._client.", "pawl.testing.")
 """Modules whose definitions belong to the module that imports them."""
 
 WITH_TEXT = ("pawl.payloads", "pawl.errors", "pawl.testing", "pawl.sync")
@@ -76,8 +76,9 @@ def generate(root: Path) -> dict[str, str]:
 
 
 def _tree(root: Path, module: str) -> ast.Module:
-    path = root / SDK / "/".join(module.split(".")[1:] or ["__init__"])
-    return ast.parse(path.with_suffix(".py").read_text(encoding="utf-8"))
+    path = root / SDK / "/".join(module.split(".")[1:])
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def _public(root: Path) -> dict[str, str]:

@@ -1,84 +1,24 @@
-"""For tests of workflows: the real server on a private embedded store, and handlers run without any server.
-
-```python
-async def test_counter():
-    async with testing.server() as server, server.worker(counter):
-        sent = await server.client.send("c-1", {"add": 2}, create=counter, wait=10)
-        assert sent.result() == 2
-
-
-async def test_handler():
-    ran = await testing.run(counter, state={"count": 1}, message={"add": 2})
-    assert ran.result == 2
-```
-
-`server` needs the extra `[server]`; `run` does not.
-"""
+"""Handlers run for one turn, without a server."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pawl._convert import failure_of
+from pawl._requests import UNSET
 from pawl._runtime.attempt import Attempt
 from pawl._runtime.executor import Executor
-from pawl.client import UNSET, Client
 from pawl.errors import PayloadError
 from pawl.models import Failure
 from pawl.payloads import Payload, decode, encode
 from pawl.v1.step_pb2 import Step
 from pawl.v1.turn_pb2 import Origin as OriginMessage
 from pawl.v1.worker_service_pb2 import CommandResult, LeasedTurn
-from pawl.worker import Worker
 from pawl.workflow import Workflow
-
-__all__ = ["Ran", "Server", "run", "server"]
-
-
-class Server:
-    """A running server and a client of it."""
-
-    def __init__(self, address: str, client: Client) -> None:
-        self.address = address
-        self.client = client
-
-    @asynccontextmanager
-    async def worker(self, *workflows: Workflow, grace: float = 5.0, **options: Any) -> AsyncIterator[Worker]:
-        """Runs a worker until the block ends. `options` are those of `Worker`."""
-        worker = Worker(self.address, workflows=workflows, grace=grace, **options)
-        task = asyncio.get_running_loop().create_task(worker.run())
-        try:
-            yield worker
-        finally:
-            await worker.stop()
-            await task
-
-
-@asynccontextmanager
-async def server(**settings: Any) -> AsyncIterator[Server]:
-    """Runs a real server in this event loop, on a free port, its data in a temporary folder.
-
-    Args:
-        settings: fields of `pawl_server.settings.Settings`, for example `namespace` or `redis_url`.
-
-    Raises RuntimeError if the extra `[server]` is not installed.
-    """
-    try:
-        from pawl_server.app import running
-        from pawl_server.settings import Settings
-    except ImportError as error:
-        raise RuntimeError("pawl.testing.server needs: pip install 'pawl-workflows[server]'") from error
-    with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder:
-        chosen = {"port": 0, "data_dir": Path(folder), "stop_grace_ms": 1_000, **settings}
-        async with running(Settings(**chosen)) as handle, Client(handle.address) as client:
-            yield Server(handle.address, client)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,23 @@
+"""For tests of workflows: the real server on a private embedded store, and handlers run without any server.
+
+```python
+async def test_counter():
+    async with testing.server() as server, server.worker(counter):
+        sent = await server.client.send("c-1", {"add": 2}, create=counter, wait=10)
+        assert sent.result() == 2
+
+
+async def test_handler():
+    ran = await testing.run(counter, state={"count": 1}, message={"add": 2})
+    assert ran.result == 2
+```
+
+`server` needs the extra `[server]`; `run` does not.
+"""
+
+from __future__ import annotations
+
+from pawl.testing.running import Server, server
+from pawl.testing.turns import Ran, run
+
+__all__ = ["Ran", "Server", "run", "server"]
