@@ -10,6 +10,7 @@ from pawl_server.domain.errors import InvalidField
 SECOND = 1_000
 HOUR = 3_600 * SECOND
 DAY = 24 * HOUR
+_LAST_SECOND = 253_402_300_799
 
 
 def timestamp(ms: int) -> Timestamp:
@@ -33,3 +34,10 @@ def duration_ms(field: str, value: Duration, low: int, high: int) -> int:
     if not low <= ms <= high:
         raise InvalidField(field, f"is {ms} ms, not within {low} to {high} ms")
     return ms
+
+
+def timestamp_ms(field: str, value: Timestamp) -> int:
+    """A Timestamp in whole ms, rounded up; 0 if it is not set. Raises InvalidField for one before 1970."""
+    if not 0 <= value.nanos <= 999_999_999 or value.seconds < 0 or value.seconds > _LAST_SECOND:
+        raise InvalidField(field, "is not a time from 1970 to 9999")
+    return value.seconds * 1000 + -(-value.nanos // 1_000_000)

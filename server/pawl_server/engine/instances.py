@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pawl.v1.instance_pb2 import Instance, InstanceStatus
 from pawl_server.domain.cursor import page_position, page_token
@@ -29,6 +29,20 @@ if TYPE_CHECKING:
 __all__ = ["CreateItem", "Instances"]
 
 _KIND = "instances"
+
+
+class Wanted(NamedTuple):
+    """Which instances of a type are listed."""
+
+    by: str = "ids"
+    """"ids" for all, "tag" or "key" for those with the tag or correlation key `word`."""
+    word: str = ""
+    from_ms: int = 0
+    before_ms: int = 0
+    """End of the creation times; 0 for none."""
+
+
+_ALL = Wanted()
 
 
 class Instances:
@@ -101,7 +115,9 @@ class Instances:
             instance_id, instance_record(reply.record), birth(reply.tv, reply.birth), reply.state
         )
 
-    async def list(self, workflow_type: str, page_size: int, token: str) -> tuple[list[Instance], str]:
+    async def list(
+        self, workflow_type: str, page_size: int, token: str, wanted: Wanted = _ALL
+    ) -> tuple[list[Instance], str]:
         """Reads a page of the instances of a type in order of creation, and the token of the next page.
 
         All partitions are asked for what comes after the last instance of the page before and the answers
@@ -109,11 +125,12 @@ class Instances:
         Refused(CURSOR_STALE) or a StoreError.
         """
         after_ms, after_id = 0, ""
+        scope = workflow_type if wanted == _ALL else f"{workflow_type} {' '.join(map(str, wanted))}"
         if token:
-            after_ms, after_id = page_position(token, _KIND, workflow_type, int, str)
+            after_ms, after_id = page_position(token, _KIND, scope, int, str)
         pages = await asyncio.gather(
             *(
-                self._page(partition, workflow_type, after_ms, after_id, page_size + 1)
+                self._page(partition, workflow_type, wanted, (after_ms, after_id), page_size + 1)
                 for partition in self._engine.store.partitions
             )
         )
@@ -122,17 +139,26 @@ class Instances:
         if len(found) <= page_size:
             return instances, ""
         last_ms, last_id, _ = found[page_size - 1]
-        return instances, page_token(_KIND, workflow_type, last_ms, last_id)
+        return instances, page_token(_KIND, scope, last_ms, last_id)
 
     async def _page(
-        self, partition: PartitionHandle, workflow_type: str, after_ms: int, after_id: str, limit: int
+        self,
+        partition: PartitionHandle,
+        workflow_type: str,
+        wanted: Wanted,
+        after: tuple[int, str],
+        limit: int,
     ) -> list[tuple[int, str, Instance]]:
         result = await scripts_gen.list_instances(
             partition,
             now_ms=self._engine.now_ms,
+            by=wanted.by,
             type=workflow_type,
-            after_ms=after_ms,
-            after_id=after_id,
+            word=wanted.word,
+            from_ms=wanted.from_ms,
+            before_ms=wanted.before_ms,
+            after_ms=after[0],
+            after_id=after[1],
             limit=limit,
         )
         page: list[tuple[int, str, Instance]] = []

@@ -12,9 +12,11 @@ from pawl_server.domain.states import TurnState
 from pawl_server.domain.times import duration, timestamp
 from pawl_server.store.records import (
     Birth,
+    DelayedRecord,
     FailureRecord,
     InstanceRecord,
     MessageRecord,
+    ParkedRecord,
     Receipt,
     StepRecord,
     TurnView,
@@ -158,3 +160,35 @@ def _message(shown: Turn, message: MessageRecord, payloads: bool) -> None:
         shown.origin.CopyFrom(source)
     if payloads:
         shown.message.CopyFrom(payload(message.blob))
+
+
+def delayed(instance_id: str, record: InstanceRecord, message: DelayedRecord, *, payloads: bool) -> Turn:
+    """A message that has no turn yet."""
+    shown = Turn(
+        instance_id=instance_id,
+        incarnation=record.incarnation,
+        state=TurnState.QUEUED,  # pyright: ignore[reportArgumentType]
+        message_id=message.message_id,
+        due_time=timestamp(message.due_ms),
+    )
+    if message.origin:
+        shown.origin.client = message.origin
+    if payloads:
+        shown.message.CopyFrom(payload(message.blob))
+    return shown
+
+
+def parked(
+    instance_id: str, record: InstanceRecord, turn: int, kept: ParkedRecord, done: Receipt | None
+) -> Turn:
+    """A parked turn with its message; `done` None if its receipt was trimmed."""
+    shown = Turn(instance_id=instance_id, incarnation=record.incarnation, turn=turn)
+    if done is not None:
+        _finished(shown, done, False)
+    shown.trimmed = False
+    shown.state = TurnState.PARKED  # pyright: ignore[reportAttributeAccessIssue]
+    shown.finish_time.CopyFrom(timestamp(kept.parked_ms))
+    _message(shown, kept.message, True)
+    if kept.failure is not None:
+        shown.last_failure.CopyFrom(failure(kept.failure))
+    return shown

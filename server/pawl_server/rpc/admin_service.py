@@ -62,3 +62,9 @@ class AdminService:
         """Reads a page of the stored types."""
         types, token = await self._engine.types.list(convert.page_size(request.page_size), request.page_token)
         return pb.ListWorkflowTypesResponse(workflow_types=types, next_page_token=token)
+
+    @unary()
+    async def GetWorkload(self, request: pb.GetWorkloadRequest, context: Context) -> pb.GetWorkloadResponse:
+        """Says what waits, and what waits in vain."""
+        workflow_type = check_type("workflow_type", request.workflow_type) if request.workflow_type else ""
+        return await self._engine.listing.workload(workflow_type)

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from pawl.v1.instance_service_pb2 import InstanceSpec
+from pawl.v1.instance_service_pb2 import InstanceSpec, ListInstancesRequest
 from pawl.v1.message_service_pb2 import SendMessageRequest
 from pawl.v1.payload_pb2 import Payload
 from pawl.v1.workflow_type_pb2 import ExhaustionPolicy, WorkflowType
@@ -19,10 +19,11 @@ from pawl_server.domain.errors import InvalidField, LimitExceeded
 from pawl_server.domain.ids import check_id, check_optional_id, check_own_id, check_type
 from pawl_server.domain.limits import Limits
 from pawl_server.domain.payload import check_payload, digest_of, payload_digest, payload_parts, to_blob
-from pawl_server.domain.times import DAY, HOUR, SECOND, duration_ms
+from pawl_server.domain.times import DAY, HOUR, SECOND, duration_ms, timestamp_ms
 from pawl_server.engine.control import Target
 from pawl_server.engine.inbox import SendItem
-from pawl_server.engine.instances import CreateItem
+from pawl_server.engine.instances import CreateItem, Wanted
+from pawl_server.engine.listing import STATUSES
 from pawl_server.engine.types import TypeSettings
 
 MAX_TURN = (1 << 53) - 1
@@ -81,6 +82,28 @@ def target(request: Any, turn: bool = True) -> Target:
 def failed_target(request: Any) -> Target:
     """Whom a decision about a failed turn is about."""
     return target(request)._replace(attempt=_within("attempt", request.attempt, 0, 1 << 30))
+
+
+def wanted_instances(request: ListInstancesRequest) -> Wanted:
+    """Which instances are to be listed; a status is checked, but not part of the answer."""
+    names = [name for name in ("tag", "correlation_key", "status") if getattr(request, name)]
+    if len(names) > 1:
+        raise InvalidField(names[1], f"excludes {names[0]}")
+    times = [name for name in ("created_from", "created_before") if request.HasField(name)]
+    if request.status:
+        if request.status not in STATUSES:
+            raise InvalidField("status", "is not BLOCKED or PAUSED")
+        if times:
+            raise InvalidField(times[0], "excludes status")
+    found = Wanted(
+        from_ms=timestamp_ms("created_from", request.created_from),
+        before_ms=timestamp_ms("created_before", request.created_before),
+    )
+    if request.tag:
+        return found._replace(by="tag", word=check_id("tag", request.tag))
+    if request.correlation_key:
+        return found._replace(by="key", word=check_id("correlation_key", request.correlation_key))
+    return found
 
 
 def create_item(

@@ -42,7 +42,12 @@ class InstanceService:
         """Reads a page of the instances of a type."""
         workflow_type = check_type("workflow_type", request.workflow_type)
         size = convert.page_size(request.page_size)
-        instances, token = await self._engine.instances.list(workflow_type, size, request.page_token)
+        wanted = convert.wanted_instances(request)
+        if request.status:
+            found = self._engine.listing.by_status(workflow_type, request.status, size, request.page_token)
+        else:
+            found = self._engine.instances.list(workflow_type, size, request.page_token, wanted)
+        instances, token = await found
         return pb.ListInstancesResponse(instances=instances, next_page_token=token)
 
     @unary(sheds=False)

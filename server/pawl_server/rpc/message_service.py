@@ -5,7 +5,7 @@ from __future__ import annotations
 from pawl.v1 import message_service_pb2 as pb
 from pawl_server.domain import limits as bounds
 from pawl_server.domain.errors import InvalidField, LimitExceeded, Refused
-from pawl_server.domain.ids import check_id, check_own_id
+from pawl_server.domain.ids import check_id, check_optional_id, check_own_id, check_type
 from pawl_server.domain.times import timestamp
 from pawl_server.engine import Engine
 from pawl_server.engine.inbox import SendItem, SendOk
@@ -102,6 +102,24 @@ class MessageService:
         target = convert.target(request, turn=False)
         message_id = check_id("message_id", request.message_id)
         return pb.CancelMessageResponse(turn=await self._engine.control.cancel_message(target, message_id))
+
+    @unary()
+    async def ListInbox(self, request: pb.ListInboxRequest, context: Context) -> pb.ListInboxResponse:
+        """Reads a page of what waits in an inbox."""
+        instance_id = check_own_id("instance_id", request.instance_id)
+        size = convert.page_size(request.page_size)
+        return await self._engine.listing.inbox(
+            instance_id, size, request.page_token, payloads=request.include_payloads
+        )
+
+    @unary()
+    async def ListBacklog(self, request: pb.ListBacklogRequest, context: Context) -> pb.ListBacklogResponse:
+        """Reads a page of the instances of a type that have unfinished turns."""
+        workflow_type = check_type("workflow_type", request.workflow_type)
+        version = check_optional_id("version", request.version)
+        size = convert.page_size(request.page_size)
+        entries, token = await self._engine.listing.backlog(workflow_type, version, size, request.page_token)
+        return pb.ListBacklogResponse(entries=entries, next_page_token=token)
 
 
 READ_S = 0.1

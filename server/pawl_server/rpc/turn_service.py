@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from pawl.v1 import turn_service_pb2 as pb
-from pawl_server.domain.ids import check_own_id
+from pawl_server.domain.ids import check_own_id, check_type
 from pawl_server.domain.times import timestamp
 from pawl_server.engine import Engine
 from pawl_server.rpc import convert
@@ -75,3 +75,12 @@ class TurnService:
         """Sends the message of a parked turn again, or drops it."""
         turn = await self._engine.control.redrive(convert.target(request), discard=request.discard)
         return pb.RedriveParkedResponse(turn=turn)
+
+    @unary()
+    async def ListParked(self, request: pb.ListParkedRequest, context: Context) -> pb.ListParkedResponse:
+        """Reads a page of the parked turns of a type."""
+        workflow_type = check_type("workflow_type", request.workflow_type)
+        instance_id = check_own_id("instance_id", request.instance_id) if request.instance_id else ""
+        size = convert.page_size(request.page_size)
+        found, token = await self._engine.listing.parked(workflow_type, instance_id, size, request.page_token)
+        return pb.ListParkedResponse(turns=found, next_page_token=token)

@@ -2844,6 +2844,80 @@ async def list_events(
     return list_events_decode(await p.call(LIST_EVENTS, argv))
 
 
+class ListInboxOk(NamedTuple):
+    record: bytes
+    tv: str
+    birth: bytes
+    turns: list[Any]
+    delayed: list[Any]
+    turn: int
+    due: str
+    more: bool
+    oldest: bytes
+    newest: bytes
+
+    word = "OK"
+
+
+class ListInboxNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+ListInboxReply = ListInboxOk | ListInboxNotFound
+_LIST_INBOX_WORDS: dict[bytes, Callable[[Sequence[Any]], ListInboxReply]] = {
+    b"OK": lambda r: ListInboxOk(
+        r[1], r[2].decode(), r[3], r[4], r[5], int(r[6]), r[7].decode(), r[8] == 1, r[9], r[10]
+    ),
+    b"NOT_FOUND": lambda r: ListInboxNotFound(),
+}
+LIST_INBOX: Script[ListInboxReply] = _script("list_inbox")
+"""Reads the unfinished turns of an instance, oldest first, then its delayed messages by due time and arrival."""
+
+
+def list_inbox_args(
+    *, now_ms: int = 0, id: str, after: int, after_due: str, limit: int, payloads: bool, max_bytes: int
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, id, after, after_due, limit, int(payloads), max_bytes]
+    return argv
+
+
+def list_inbox_decode(raw: Sequence[Any]) -> Result[ListInboxReply]:
+    return decode_result("list_inbox", raw, _LIST_INBOX_WORDS)
+
+
+async def list_inbox(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    id: str,
+    after: int,
+    after_due: str,
+    limit: int,
+    payloads: bool,
+    max_bytes: int,
+) -> Result[ListInboxReply]:
+    """Reads the unfinished turns of an instance, oldest first, then its delayed messages by due time and arrival.
+
+    now_ms: engine time in virtual-time namespaces
+    id: instance id
+    after: turn after which to begin; 0 for the first page
+    after_due: due time and member of the last delayed message seen; empty to begin
+    limit: entries wanted, 1 to 100
+    payloads: whether to read the messages
+    max_bytes: stop once this many bytes are read
+    """
+    argv = list_inbox_args(
+        now_ms=now_ms,
+        id=id,
+        after=after,
+        after_due=after_due,
+        limit=limit,
+        payloads=payloads,
+        max_bytes=max_bytes,
+    )
+    return list_inbox_decode(await p.call(LIST_INBOX, argv))
+
+
 class ListInstancesOk(NamedTuple):
     entries: list[Any]
 
@@ -2858,8 +2932,19 @@ LIST_INSTANCES: Script[ListInstancesReply] = _script("list_instances")
 """Reads the instances of a type in this partition, in order of creation."""
 
 
-def list_instances_args(*, now_ms: int = 0, type: str, after_ms: int, after_id: str, limit: int) -> list[Arg]:
-    argv: list[Arg] = [now_ms, type, after_ms, after_id, limit]
+def list_instances_args(
+    *,
+    now_ms: int = 0,
+    by: str,
+    type: str,
+    word: str,
+    from_ms: int,
+    before_ms: int,
+    after_ms: int,
+    after_id: str,
+    limit: int,
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, by, type, word, from_ms, before_ms, after_ms, after_id, limit]
     return argv
 
 
@@ -2868,18 +2953,120 @@ def list_instances_decode(raw: Sequence[Any]) -> Result[ListInstancesReply]:
 
 
 async def list_instances(
-    p: Caller, *, now_ms: int = 0, type: str, after_ms: int, after_id: str, limit: int
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    by: str,
+    type: str,
+    word: str,
+    from_ms: int,
+    before_ms: int,
+    after_ms: int,
+    after_id: str,
+    limit: int,
 ) -> Result[ListInstancesReply]:
     """Reads the instances of a type in this partition, in order of creation.
 
     now_ms: engine time in virtual-time namespaces
+    by: "ids" for all, "tag" or "key" for those with a tag or correlation key
     type: workflow type
+    word: the tag or key
+    from_ms: earliest creation wanted
+    before_ms: end of the creations wanted; 0 for none
     after_ms: creation time of the last instance seen; 0 to begin
     after_id: id of the last instance seen
-    limit: instances wanted, 1 to 100
+    limit: instances wanted, 1 to 101
     """
-    argv = list_instances_args(now_ms=now_ms, type=type, after_ms=after_ms, after_id=after_id, limit=limit)
+    argv = list_instances_args(
+        now_ms=now_ms,
+        by=by,
+        type=type,
+        word=word,
+        from_ms=from_ms,
+        before_ms=before_ms,
+        after_ms=after_ms,
+        after_id=after_id,
+        limit=limit,
+    )
     return list_instances_decode(await p.call(LIST_INSTANCES, argv))
+
+
+class ListMarkedOk(NamedTuple):
+    entries: list[Any]
+    last: str
+
+    word = "OK"
+
+
+ListMarkedReply = ListMarkedOk
+_LIST_MARKED_WORDS: dict[bytes, Callable[[Sequence[Any]], ListMarkedReply]] = {
+    b"OK": lambda r: ListMarkedOk(r[1], r[2].decode()),
+}
+LIST_MARKED: Script[ListMarkedReply] = _script("list_marked")
+"""Reads instances of a type in order of version and id: busy, failed or paused ones, with the turn at the head."""
+
+
+def list_marked_args(*, now_ms: int = 0, set: str, prefix: str, after: str, limit: int) -> list[Arg]:
+    argv: list[Arg] = [now_ms, set, prefix, after, limit]
+    return argv
+
+
+def list_marked_decode(raw: Sequence[Any]) -> Result[ListMarkedReply]:
+    return decode_result("list_marked", raw, _LIST_MARKED_WORDS)
+
+
+async def list_marked(
+    p: Caller, *, now_ms: int = 0, set: str, prefix: str, after: str, limit: int
+) -> Result[ListMarkedReply]:
+    """Reads instances of a type in order of version and id: busy, failed or paused ones, with the turn at the head.
+
+    now_ms: engine time in virtual-time namespaces
+    set: "busy", "failed" or "paused"
+    prefix: type: or type:version:
+    after: member after which to begin; empty for the first page
+    limit: members to look at, 1 to 101
+    """
+    argv = list_marked_args(now_ms=now_ms, set=set, prefix=prefix, after=after, limit=limit)
+    return list_marked_decode(await p.call(LIST_MARKED, argv))
+
+
+class ListParkedOk(NamedTuple):
+    entries: list[Any]
+    last: str
+
+    word = "OK"
+
+
+ListParkedReply = ListParkedOk
+_LIST_PARKED_WORDS: dict[bytes, Callable[[Sequence[Any]], ListParkedReply]] = {
+    b"OK": lambda r: ListParkedOk(r[1], r[2].decode()),
+}
+LIST_PARKED: Script[ListParkedReply] = _script("list_parked")
+"""Reads parked turns of a type in order of version, instance and turn."""
+
+
+def list_parked_args(*, now_ms: int = 0, prefix: str, after: str, limit: int, max_bytes: int) -> list[Arg]:
+    argv: list[Arg] = [now_ms, prefix, after, limit, max_bytes]
+    return argv
+
+
+def list_parked_decode(raw: Sequence[Any]) -> Result[ListParkedReply]:
+    return decode_result("list_parked", raw, _LIST_PARKED_WORDS)
+
+
+async def list_parked(
+    p: Caller, *, now_ms: int = 0, prefix: str, after: str, limit: int, max_bytes: int
+) -> Result[ListParkedReply]:
+    """Reads parked turns of a type in order of version, instance and turn.
+
+    now_ms: engine time in virtual-time namespaces
+    prefix: type: or type:version:id:
+    after: member after which to begin; empty for the first page
+    limit: turns wanted, 1 to 101
+    max_bytes: stop once this many bytes are read
+    """
+    argv = list_parked_args(now_ms=now_ms, prefix=prefix, after=after, limit=limit, max_bytes=max_bytes)
+    return list_parked_decode(await p.call(LIST_PARKED, argv))
 
 
 class ListTurnsOk(NamedTuple):
@@ -3045,6 +3232,50 @@ async def read_feed(p: Caller, *, now_ms: int = 0, after: str, limit: int) -> Re
     return read_feed_decode(await p.call(READ_FEED, argv))
 
 
+class StarvedItem(NamedTuple):
+    """One item of `starved`."""
+
+    tv: str  # type:version
+
+
+class StarvedOk(NamedTuple):
+    waiting: bool
+    running: bool
+
+    word = "OK"
+
+
+StarvedReply = StarvedOk
+_STARVED_WORDS: dict[bytes, Callable[[Sequence[Any]], StarvedReply]] = {
+    b"OK": lambda r: StarvedOk(r[1] == 1, r[2] == 1),
+}
+STARVED: Script[StarvedReply] = _script("starved")
+"""Reads whether anybody is there for what is ready."""
+
+
+def starved_args(*, now_ms: int = 0, limit: int, items: Sequence[StarvedItem]) -> list[Arg]:
+    argv: list[Arg] = [now_ms, limit]
+    for item in items:
+        argv += item
+    return argv
+
+
+def starved_decode(raw: Sequence[Any]) -> Result[StarvedReply]:
+    return decode_result("starved", raw, _STARVED_WORDS)
+
+
+async def starved(
+    p: Caller, *, now_ms: int = 0, limit: int, items: Sequence[StarvedItem]
+) -> Result[StarvedReply]:
+    """Reads whether anybody is there for what is ready.
+
+    now_ms: engine time in virtual-time namespaces
+    limit: busy instances to look at per item, 1 to 100
+    """
+    argv = starved_args(now_ms=now_ms, limit=limit, items=items)
+    return starved_decode(await p.call(STARVED, argv))
+
+
 class StatsOk(NamedTuple):
     types: list[Any]
     more: bool
@@ -3122,11 +3353,15 @@ SCRIPTS: dict[str, Script[Any]] = {
     "get_turn": GET_TURN,
     "get_type": GET_TYPE,
     "list_events": LIST_EVENTS,
+    "list_inbox": LIST_INBOX,
     "list_instances": LIST_INSTANCES,
+    "list_marked": LIST_MARKED,
+    "list_parked": LIST_PARKED,
     "list_turns": LIST_TURNS,
     "list_types": LIST_TYPES,
     "poll": POLL,
     "read_feed": READ_FEED,
+    "starved": STARVED,
     "stats": STATS,
 }
 """Every script by name."""

@@ -349,3 +349,123 @@ class ListWorkflowTypesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListWorkflowTypesResponse: _TypeAlias = ListWorkflowTypesResponse  # noqa: Y015
+
+@_typing.final
+class GetWorkloadRequest(_message.Message):
+    """Request of GetWorkload."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_TYPE_FIELD_NUMBER: _builtins.int
+    workflow_type: _builtins.str
+    """Only this type; empty for all."""
+    def __init__(
+        self,
+        *,
+        workflow_type: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workflow_type", b"workflow_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetWorkloadRequest: _TypeAlias = GetWorkloadRequest  # noqa: Y015
+
+@_typing.final
+class GetWorkloadResponse(_message.Message):
+    """Response of GetWorkload."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPES_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    PARKED_TURNS_FIELD_NUMBER: _builtins.int
+    DAMAGED_RECORDS_FIELD_NUMBER: _builtins.int
+    TIMERS_FIELD_NUMBER: _builtins.int
+    LATE_TIMERS_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """True if more than those have unfinished turns."""
+    parked_turns: _builtins.int
+    """Parked turns of all types."""
+    damaged_records: _builtins.int
+    """Records that can't be read, set aside until somebody repairs or deletes them."""
+    timers: _builtins.int
+    """Timers of all kinds."""
+    late_timers: _builtins.int
+    """Timers that should have fired more than a second ago."""
+    @_builtins.property
+    def types(self) -> _containers.RepeatedCompositeFieldContainer[Global___TypeWorkload]:
+        """Types and versions that have unfinished turns, those whose oldest ready turn is oldest first; at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        types: _abc.Iterable[Global___TypeWorkload] | None = ...,
+        more: _builtins.bool = ...,
+        parked_turns: _builtins.int = ...,
+        damaged_records: _builtins.int = ...,
+        timers: _builtins.int = ...,
+        late_timers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged_records", b"damaged_records", "late_timers", b"late_timers", "more", b"more", "parked_turns", b"parked_turns", "timers", b"timers", "types", b"types"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetWorkloadResponse: _TypeAlias = GetWorkloadResponse  # noqa: Y015
+
+@_typing.final
+class TypeWorkload(_message.Message):
+    """What waits of one type and version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_TYPE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    READY_TURNS_FIELD_NUMBER: _builtins.int
+    OLDEST_READY_AGE_FIELD_NUMBER: _builtins.int
+    BUSY_INSTANCES_FIELD_NUMBER: _builtins.int
+    BLOCKED_INSTANCES_FIELD_NUMBER: _builtins.int
+    PAUSED_INSTANCES_FIELD_NUMBER: _builtins.int
+    STARVED_FIELD_NUMBER: _builtins.int
+    workflow_type: _builtins.str
+    """Workflow type."""
+    version: _builtins.str
+    """Code version."""
+    ready_turns: _builtins.int
+    """Turns at the head of their inbox that only need a worker."""
+    busy_instances: _builtins.int
+    """Instances with unfinished turns."""
+    blocked_instances: _builtins.int
+    """Instances whose head has failed for good."""
+    paused_instances: _builtins.int
+    """Instances whose dispatch is stopped."""
+    starved: _builtins.bool
+    """True if a turn has been ready for two minutes, no server has a worker that waits for it, and no turn is running, as far
+    as the first 100 busy instances of each partition show: start a worker of this type and version.
+    """
+    @_builtins.property
+    def oldest_ready_age(self) -> _duration_pb2.Duration:
+        """How long the oldest of them has been ready; unset if there is none."""
+
+    def __init__(
+        self,
+        *,
+        workflow_type: _builtins.str = ...,
+        version: _builtins.str = ...,
+        ready_turns: _builtins.int = ...,
+        oldest_ready_age: _duration_pb2.Duration | None = ...,
+        busy_instances: _builtins.int = ...,
+        blocked_instances: _builtins.int = ...,
+        paused_instances: _builtins.int = ...,
+        starved: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_ready_age", b"oldest_ready_age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_instances", b"blocked_instances", "busy_instances", b"busy_instances", "oldest_ready_age", b"oldest_ready_age", "paused_instances", b"paused_instances", "ready_turns", b"ready_turns", "starved", b"starved", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TypeWorkload: _TypeAlias = TypeWorkload  # noqa: Y015

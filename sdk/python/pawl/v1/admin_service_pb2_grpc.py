@@ -55,6 +55,11 @@ class AdminServiceStub:
                 request_serializer=pawl_dot_v1_dot_admin__service__pb2.ListWorkflowTypesRequest.SerializeToString,
                 response_deserializer=pawl_dot_v1_dot_admin__service__pb2.ListWorkflowTypesResponse.FromString,
                 _registered_method=True)
+        self.GetWorkload = channel.unary_unary(
+                '/pawl.v1.AdminService/GetWorkload',
+                request_serializer=pawl_dot_v1_dot_admin__service__pb2.GetWorkloadRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_admin__service__pb2.GetWorkloadResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -91,6 +96,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetWorkload(self, request, context):
+        """Says how much waits, by type and version, and what waits in vain: the question "why does nothing happen" in one call.
+        Counts are those of a moment that differs a little from partition to partition.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -113,6 +126,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListWorkflowTypes,
                     request_deserializer=pawl_dot_v1_dot_admin__service__pb2.ListWorkflowTypesRequest.FromString,
                     response_serializer=pawl_dot_v1_dot_admin__service__pb2.ListWorkflowTypesResponse.SerializeToString,
+            ),
+            'GetWorkload': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWorkload,
+                    request_deserializer=pawl_dot_v1_dot_admin__service__pb2.GetWorkloadRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_admin__service__pb2.GetWorkloadResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -224,6 +242,33 @@ class AdminService:
             '/pawl.v1.AdminService/ListWorkflowTypes',
             pawl_dot_v1_dot_admin__service__pb2.ListWorkflowTypesRequest.SerializeToString,
             pawl_dot_v1_dot_admin__service__pb2.ListWorkflowTypesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWorkload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.AdminService/GetWorkload',
+            pawl_dot_v1_dot_admin__service__pb2.GetWorkloadRequest.SerializeToString,
+            pawl_dot_v1_dot_admin__service__pb2.GetWorkloadResponse.FromString,
             options,
             channel_credentials,
             insecure,

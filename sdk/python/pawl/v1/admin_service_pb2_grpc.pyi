@@ -44,6 +44,10 @@ class AdminServiceStub:
     """Reads a workflow type. A type that was never stored is returned with the defaults and revision 0."""
     ListWorkflowTypes: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListWorkflowTypesRequest, _admin_service_pb2.ListWorkflowTypesResponse]
     """Lists stored workflow types by name."""
+    GetWorkload: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetWorkloadRequest, _admin_service_pb2.GetWorkloadResponse]
+    """Says how much waits, by type and version, and what waits in vain: the question "why does nothing happen" in one call.
+    Counts are those of a moment that differs a little from partition to partition.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -61,6 +65,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Reads a workflow type. A type that was never stored is returned with the defaults and revision 0."""
     ListWorkflowTypes: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListWorkflowTypesRequest, _admin_service_pb2.ListWorkflowTypesResponse]  # type: ignore[assignment]
     """Lists stored workflow types by name."""
+    GetWorkload: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetWorkloadRequest, _admin_service_pb2.GetWorkloadResponse]  # type: ignore[assignment]
+    """Says how much waits, by type and version, and what waits in vain: the question "why does nothing happen" in one call.
+    Counts are those of a moment that differs a little from partition to partition.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Describes the server and manages workflow types."""
@@ -99,5 +107,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.ListWorkflowTypesResponse, _abc.Awaitable[_admin_service_pb2.ListWorkflowTypesResponse]]:
         """Lists stored workflow types by name."""
+
+    @_abc_1.abstractmethod
+    def GetWorkload(
+        self,
+        request: _admin_service_pb2.GetWorkloadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetWorkloadResponse, _abc.Awaitable[_admin_service_pb2.GetWorkloadResponse]]:
+        """Says how much waits, by type and version, and what waits in vain: the question "why does nothing happen" in one call.
+        Counts are those of a moment that differs a little from partition to partition.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
