@@ -150,3 +150,22 @@ async def test_trimmed_turns(engine: Engine) -> None:
     assert pruned.value.metadata == {"resource": "turn", "name": "a/1"}
     page, token = await engine.turns.list("a", 10, "", payloads=True)
     assert ([turn.turn for turn in page], token) == ([2], "")
+
+
+@pytest.mark.spec("R-READ-9")
+async def test_what_is_ready_for_two_minutes_and_nobody_there(engine: Engine) -> None:
+    for name in ("a", "b"):
+        await create(engine, name)
+        await send(engine, name, "m")
+    await create(engine, "c", "other")
+    await send(engine, "c", "m")
+    engine.now_ms += 119_999
+    load = await engine.listing.workload()
+    assert {one.workflow_type: one.starved for one in load.types} == {"t": False, "other": False}
+    assert load.types[0].oldest_ready_age.ToMilliseconds() == 119_999
+    engine.now_ms += 1
+    load = await engine.listing.workload()
+    assert {one.workflow_type: one.starved for one in load.types} == {"t": True, "other": True}
+    await Hand(engine).claim("c", "other:v1")
+    load = await engine.listing.workload()
+    assert {one.workflow_type: one.starved for one in load.types} == {"t": True, "other": False}
