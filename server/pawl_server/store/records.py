@@ -113,7 +113,8 @@ def birth(tv: str, raw: bytes) -> Birth:
     """Decodes `y` (type:version) and `o`."""
     name, _, version = tv.partition(":")
     o = unpack(raw)
-    key, *tags = o[5].decode().split("\0")[:-1] if len(o) > 5 and o[5] else [""]
+    words: bytes = o[5] if len(o) > 5 else b""
+    key, *tags = words.decode().split("\0")[:-1] or [""]
     return Birth(name, version, o[1], o[2], o[3], o[4], key, tuple(tags))
 
 
