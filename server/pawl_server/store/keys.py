@@ -37,9 +37,9 @@ _CATALOGUE = (
         "meta",
         "meta",
         "hash",
-        "run_id, gen, fence, incarnation, outbox (counters), shift, seen, hold (clock), watch (engine ms "
-        "until which the feed is written), feed (id of its newest entry), virtual, partitions, min_reader, "
-        "min_writer (schema)",
+        "run_id, gen, fence, incarnation, outbox (counters), shift, seen, hold (clock), now (virtual clock), "
+        "watch (engine ms until which the feed is written), feed (id of its newest entry), virtual, "
+        "partitions, min_reader, min_writer (schema)",
         "as long as the namespace",
     ),
     KeySpec(

@@ -98,6 +98,46 @@ async def adopt(p: Caller, *, now_ms: int = 0, server: str, items: Sequence[Adop
     return adopt_decode(await p.call(ADOPT, argv))
 
 
+class AdvanceOk(NamedTuple):
+    next_ms: int
+
+    word = "OK"
+
+
+class AdvanceWrongState(NamedTuple):
+    state: str
+
+    word = "WRONG_STATE"
+
+
+AdvanceReply = AdvanceOk | AdvanceWrongState
+_ADVANCE_WORDS: dict[bytes, Callable[[Sequence[Any]], AdvanceReply]] = {
+    b"OK": lambda r: AdvanceOk(int(r[1])),
+    b"WRONG_STATE": lambda r: AdvanceWrongState(r[1].decode()),
+}
+ADVANCE: Script[AdvanceReply] = _script("advance")
+"""Moves the clock of a virtual-time namespace forward, never back, and says when something is due next."""
+
+
+def advance_args(*, now_ms: int = 0, to_ms: int) -> list[Arg]:
+    argv: list[Arg] = [now_ms, to_ms]
+    return argv
+
+
+def advance_decode(raw: Sequence[Any]) -> Result[AdvanceReply]:
+    return decode_result("advance", raw, _ADVANCE_WORDS)
+
+
+async def advance(p: Caller, *, now_ms: int = 0, to_ms: int) -> Result[AdvanceReply]:
+    """Moves the clock of a virtual-time namespace forward, never back, and says when something is due next.
+
+    now_ms: engine time in virtual-time namespaces
+    to_ms: engine time to move to; one that has passed moves nothing
+    """
+    argv = advance_args(now_ms=now_ms, to_ms=to_ms)
+    return advance_decode(await p.call(ADVANCE, argv))
+
+
 class AwaitItem(NamedTuple):
     """One item of `await`."""
 
@@ -3317,6 +3357,7 @@ async def stats(p: Caller, *, now_ms: int = 0, limit: int) -> Result[StatsReply]
 
 SCRIPTS: dict[str, Script[Any]] = {
     "adopt": ADOPT,
+    "advance": ADVANCE,
     "await": AWAIT,
     "beat": BEAT,
     "cancel": CANCEL,

@@ -24,7 +24,9 @@ local STEP_MS = 500
 local DEAD_MS = 3000
 local FORGET_MS = 3600000
 
-local now = meta_load(now_ms)
+local engine = meta_load(now_ms)
+-- Servers live in real time, also where the clock stands still.
+local now = META.virtual and now_ms == 0 and clock_now(false, 0, 0) or engine
 local stored = redis.call('HGETALL', T .. 'servers')
 
 local shift, stepped, time = META.shift, 0, now
@@ -80,4 +82,4 @@ redis.call('HSET', T .. 'servers', unpack(change))
 if #forget > 0 then
   redis.call('HDEL', T .. 'servers', unpack(forget))
 end
-return { now, { { 'OK', META.gen, shift, time, marked, stepped, gap, dead, alive } }, {} }
+return { META.virtual and engine or now, { { 'OK', META.gen, shift, time, marked, stepped, gap, dead, alive } }, {} }
