@@ -108,6 +108,7 @@ async def _start(settings: Settings, place: Place | None, stack: AsyncExitStack)
     store = await Store.open(_store_settings(settings, url))
     stack.push_async_callback(store.close)
     engine = Engine(store, settings, new_server_run())
+    stack.push_async_callback(engine.events.close)
     engine.peers.address = _reachable(settings, own_address)
     if place is not None:
         engine.low_disk = place.low_disk
@@ -144,7 +145,7 @@ async def _drain(
     background.beats.now()
     await rpc.drain(grace_s + LAST_FRAMES_S)
     engine.awaits.close()
-    await delivery.drain(grace_s)
+    await asyncio.gather(delivery.drain(grace_s), engine.events.drain(grace_s))
     await rpc.stop(max(0.0, deadline - loop.time()))
     lines.SERVER_STOPPED(log)
 

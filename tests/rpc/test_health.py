@@ -24,7 +24,7 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.server import settings_for
 from tests.support.wait import wait_until
 
-SERVICES = [f"pawl.v1.{name}Service" for name in ("Instance", "Message", "Turn", "Admin", "Worker")]
+SERVICES = [f"pawl.v1.{name}Service" for name in ("Instance", "Message", "Turn", "Event", "Admin", "Worker")]
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 

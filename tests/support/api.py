@@ -12,6 +12,7 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from pawl.v1.admin_service_pb2_grpc import AdminServiceStub
+from pawl.v1.event_service_pb2_grpc import EventServiceStub
 from pawl.v1.instance_service_pb2 import CreateInstanceRequest, InstanceSpec
 from pawl.v1.instance_service_pb2_grpc import InstanceServiceStub
 from pawl.v1.message_service_pb2 import SendMessageRequest, SendMessageResponse
@@ -46,6 +47,7 @@ class Api:
         self.instances = InstanceServiceStub(self.channel)
         self.messages = MessageServiceStub(self.channel)
         self.turns = TurnServiceStub(self.channel)
+        self.events = EventServiceStub(self.channel)
         self.admin = AdminServiceStub(self.channel)
         self.workers = WorkerServiceStub(self.channel)
 

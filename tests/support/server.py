@@ -74,6 +74,7 @@ async def open_engine(url: str, *, partitions: int | None = None, **fields: Any)
         engine.now_ms = START_MS
         yield engine
         engine.awaits.close()
+        await engine.events.close()
     finally:
         await store.close()
 

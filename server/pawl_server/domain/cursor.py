@@ -29,10 +29,10 @@ def page_token(kind: str, scope: str, *position: int | str) -> str:
     return base64.urlsafe_b64encode(body + _check(body)).rstrip(b"=").decode()
 
 
-def page_position(token: str, kind: str, scope: str, *shape: type) -> list[Any]:
+def page_position(token: str, kind: str, scope: str, *shape: type, field: str = "page_token") -> list[Any]:
     """Position of a token made for the same `kind` and `scope`, one value for each type of `shape`.
 
-    Raises Refused(CURSOR_STALE).
+    Raises Refused(CURSOR_STALE), which names the `field` of the request.
     """
     try:
         raw = base64.urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
@@ -41,13 +41,13 @@ def page_position(token: str, kind: str, scope: str, *shape: type) -> list[Any]:
             raise ValueError("damaged")
         version, token_kind, token_scope, *position = msgpack.unpackb(body)
     except (ValueError, binascii.Error, msgpack.UnpackException):
-        raise _stale("is malformed") from None
+        raise _stale(field, "is malformed") from None
     if (version, token_kind, token_scope) != (_VERSION, kind, scope) or [
         type(value) for value in position
     ] != list(shape):
-        raise _stale("belongs to another request")
+        raise _stale(field, "belongs to another request")
     return position
 
 
-def _stale(why: str) -> Refused:
-    return Refused(Reason.CURSOR_STALE, f"page_token {why}", {"field": "page_token"})
+def _stale(field: str, why: str) -> Refused:
+    return Refused(Reason.CURSOR_STALE, f"{field} {why}", {"field": field})

@@ -16,6 +16,7 @@ from pawl_server.domain.errors import Reason, Refused
 from pawl_server.engine.awaits import Awaits
 from pawl_server.engine.control import Control
 from pawl_server.engine.counts import Counts
+from pawl_server.engine.events import Events
 from pawl_server.engine.inbox import Inbox
 from pawl_server.engine.info import Info
 from pawl_server.engine.instances import Instances
@@ -67,6 +68,7 @@ class Engine:
         self.counts = Counts()
         self.awaits = Awaits(self)
         self.control = Control(self)
+        self.events = Events(self)
         self.inbox = Inbox(self)
         self.instances = Instances(self)
         self.turns = Turns(self)

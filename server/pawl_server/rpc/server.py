@@ -12,12 +12,19 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from pawl.v1 import admin_service_pb2, instance_service_pb2, message_service_pb2, turn_service_pb2
+from pawl.v1 import (
+    admin_service_pb2,
+    event_service_pb2,
+    instance_service_pb2,
+    message_service_pb2,
+    turn_service_pb2,
+)
 from pawl_server import ports
 from pawl_server.engine import Engine
 from pawl_server.ports import AddressInUse
 from pawl_server.rpc.admin_service import AdminService
 from pawl_server.rpc.call import Gate
+from pawl_server.rpc.event_service import EventService
 from pawl_server.rpc.handlers import Handlers
 from pawl_server.rpc.health import Health
 from pawl_server.rpc.instance_service import InstanceService
@@ -90,6 +97,7 @@ class RpcServer:
             (service(instance_service_pb2, "InstanceService"), InstanceService(engine, gate)),
             (service(message_service_pb2, "MessageService"), MessageService(engine, gate)),
             (service(turn_service_pb2, "TurnService"), TurnService(engine, gate)),
+            (service(event_service_pb2, "EventService"), EventService(engine, gate)),
             (service(admin_service_pb2, "AdminService"), AdminService(engine, gate)),
         )
         handlers = Handlers()

@@ -349,12 +349,12 @@ class WatchNamespaceResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    EVENT_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
     RECONNECT_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def event(self) -> Global___NamespaceEvent:
-        """An event, and the place after it."""
+    def events(self) -> Global___NamespaceEvents:
+        """Events, oldest first within each instance."""
 
     @_builtins.property
     def beat(self) -> Global___WatchBeat:
@@ -367,19 +367,43 @@ class WatchNamespaceResponse(_message.Message):
     def __init__(
         self,
         *,
-        event: Global___NamespaceEvent | None = ...,
+        events: Global___NamespaceEvents | None = ...,
         beat: Global___WatchBeat | None = ...,
         reconnect: Global___WatchReconnect | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "event", b"event", "item", b"item", "reconnect", b"reconnect"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "events", b"events", "item", b"item", "reconnect", b"reconnect"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "event", b"event", "item", b"item", "reconnect", b"reconnect"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "events", b"events", "item", b"item", "reconnect", b"reconnect"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_item: _TypeAlias = _typing.Literal["event", "beat", "reconnect"]  # noqa: Y015
+    _WhichOneofReturnType_item: _TypeAlias = _typing.Literal["events", "beat", "reconnect"]  # noqa: Y015
     _WhichOneofArgType_item: _TypeAlias = _typing.Literal["item", b"item"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_item) -> _WhichOneofReturnType_item | None: ...
 
 Global___WatchNamespaceResponse: _TypeAlias = WatchNamespaceResponse  # noqa: Y015
+
+@_typing.final
+class NamespaceEvents(_message.Message):
+    """Events of a namespace watch: those that came together, at most 256."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamespaceEvent]:
+        """At least one."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___NamespaceEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NamespaceEvents: _TypeAlias = NamespaceEvents  # noqa: Y015
 
 @_typing.final
 class NamespaceEvent(_message.Message):
@@ -393,7 +417,7 @@ class NamespaceEvent(_message.Message):
     workflow_type: _builtins.str
     """Workflow type of the instance."""
     cursor: _builtins.str
-    """Place after it."""
+    """Place after it; empty on all but the last event of a frame."""
     @_builtins.property
     def event(self) -> _event_pb2.Event:
         """The event."""
