@@ -18,8 +18,10 @@ import uvloop
 from pawl_server.store.connection import Endpoint
 from pawl_server.store.lane import Lane, Link
 from pawl_server.store.script_call import Script
+from pawl_server.store.wire import Home
 
 TEXT = "#!lua\nreturn {1700000000000, {{'OK', 7, ARGV[2]}}, {}}"
+HOME = Home((1, "{n.00.a}meta"))
 ARGV = (b"i-0123456789", b"x" * 64, 12345, "pawl", 1700000000000, b"y" * 32)
 
 
@@ -28,7 +30,7 @@ async def measure(lane: Lane, script: Script[object], batch: int, calls: int) ->
     rounds = calls // batch
     cpu, wall = time.process_time(), time.perf_counter()
     for _ in range(rounds):
-        for future in [lane.call(script, "{n.00.a}meta", ARGV) for _ in range(batch)]:
+        for future in [lane.call(script, HOME, ARGV) for _ in range(batch)]:
             await future
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     done = rounds * batch
@@ -48,7 +50,7 @@ async def run(url: str, calls: int) -> None:
     lane = Lane("bench", Link(endpoint.dial, endpoint.authenticate, [script]))
     await lane.start(5)
     try:
-        await lane.call(script, "{n.00.a}meta", ARGV)
+        await lane.call(script, HOME, ARGV)
         for batch in (1, 4, 16, 64, 256):
             print(json.dumps(await measure(lane, script, batch, calls if batch > 1 else calls // 10)))
     finally:

@@ -31,6 +31,8 @@ SERVER_REFUSED = Line("server_refused", ERROR, "can't start: %(why)s")
 """It can't run as it is set up."""
 SETTINGS_UNKNOWN = Line("settings_unknown", WARNING, "no setting has the variables %(names)s")
 """PAWL_* variables that mean nothing; perhaps misspelled."""
+METRICS_LISTENING = Line("metrics_listening", INFO, "metrics on http://%(address)s/metrics")
+"""Metrics can be read there."""
 READY = Line("ready", INFO, "ready")
 """Readiness turned green."""
 NOT_READY = Line("not_ready", WARNING, "not ready: %(why)s")
@@ -59,6 +61,28 @@ STORE_MEMORY_UNKNOWN = Line("store_memory_unknown", DEBUG, "memory of Redis unkn
 """INFO memory failed."""
 STORE_ADVICE = Line("store_advice", INFO, "%(setting)s is %(value)s; with %(better)s %(why)s")
 """A setting of Redis would be better otherwise."""
+NODE_JOINED = Line("node_joined", INFO, "the cluster's node %(node)s has partitions now")
+"""Slots moved to it, or it was promoted."""
+NODE_REFUSED = Line("node_refused", ERROR, "the cluster's node %(node)s can't be used: %(why)s", burst=1)
+"""It would lose data as it is set up; partitions that moved to it are not served until that is changed."""
+NODE_RISK = Line(
+    "node_risk", WARNING, "a node of the cluster has another setting than the first ones: %(why)s"
+)
+"""A server would not start on it; it is used all the same, because its partitions have nowhere else to be."""
+PARTITION_AWAY = Line(
+    "partition_away", INFO, "partition %(partition)d is not served: %(why)s", more=("node",), burst=200
+)
+"""Its slot moves, or its node is away; its calls wait."""
+PARTITION_PLACED = Line(
+    "partition_placed",
+    INFO,
+    "partition %(partition)d is served by %(node)s after %(seconds).2f s",
+    more=("calls",),
+    burst=200,
+)
+"""It can be used again; `calls` had waited."""
+SLOTS_UNKNOWN = Line("slots_unknown", DEBUG, "no node told the slots of the cluster: %(why)s")
+"""Asked again soon."""
 DURABILITY_RISK = Line("durability_risk", WARNING, "%(risk)s")
 """What the store promises is less than it could be."""
 TYPES_REPAIRED = Line("types_repaired", WARNING, "%(copies)d copies of type settings were behind")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pawl_server.store.script_call import ADMISSION, CLAIM, URGENT, Script
+from pawl_server.store.wire import Home
 
 KEY = "{test.00.a}meta"
+HOME = Home((1, KEY))
 
 
 def script(name: str, body: str, *, priority: int = ADMISSION, flags: str = "") -> Script[Any]:

@@ -28,8 +28,6 @@ CONFIG = {"appendfsync": "always", "min-replicas-to-write": "0"}
         ({"redis_version": "6.2.14"}, "redis_version", "7.0"),
         ({"maxmemory_policy": "allkeys-lru"}, "maxmemory-policy", "noeviction"),
         ({"maxmemory_policy": "volatile-ttl"}, "maxmemory-policy", "volatile-ttl"),
-        ({"redis_mode": "cluster"}, "cluster-enabled", "not supported"),
-        ({"server_mode": "cluster"}, "cluster-enabled", "not supported"),
         ({"connected_slaves": "2"}, "min-replicas-to-write", "2 replicas"),
     ],
 )

@@ -8,6 +8,7 @@ their own: `with RedisServer() as server: …`.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -26,6 +27,8 @@ from pawl_server.embedded import guard
 from tests.support.wait import wait_until_sync
 
 CHOSEN = os.environ.get("PAWL_TEST_REDIS")
+CLUSTER = os.environ.get("PAWL_TEST_CLUSTER", "") not in ("", "0")
+"""Whether each server is a cluster of one node, which refuses every script that touches a second slot."""
 START_SECONDS = 10.0
 """Longest time a server may need until it answers PING."""
 
@@ -45,11 +48,35 @@ def server_binary() -> str:
         return found
 
 
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody uses, below those that the system gives to outgoing connections."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def cluster_settings(bus_port: int) -> dict[str, str]:
+    """What makes a server a node of a cluster; nodes talk to each other through `bus_port`."""
+    return {
+        "cluster-enabled": "yes",
+        "cluster-port": str(bus_port),
+        "cluster-node-timeout": "1000",
+        "cluster-config-file": "nodes.conf",
+    }
+
+
 class RedisServer:
     """One server process. `url` stays the same over `restart`, and so do the data when `aof` is on.
 
     `aof` is None (no persistence), "always" or "everysec". `settings` are further lines of the server's
     configuration, such as {"maxmemory": "2mb"}. `port` also listens on 127.0.0.1 (0: unix socket only).
+    `cluster` makes it a cluster of one node that has all slots; None does as PAWL_TEST_CLUSTER says.
     """
 
     def __init__(
@@ -59,12 +86,14 @@ class RedisServer:
         settings: dict[str, str] | None = None,
         port: int = 0,
         start: bool = True,
+        cluster: bool | None = None,
     ) -> None:
         self.dir = Path(tempfile.mkdtemp(prefix="pawlt-"))
         self.socket = self.dir / "s"
         self.port = port
         self.url = f"unix://{self.socket}"
         self._aof = aof
+        self.cluster = CLUSTER if cluster is None else cluster
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Control | None = None
@@ -90,6 +119,7 @@ class RedisServer:
             "appendonly": "yes" if self._aof else "no",
             "appendfsync": self._aof or "no",
             "hash-max-listpack-value": "1024",
+            **(cluster_settings(free_port()) if self.cluster else {}),
             **self._settings,
         }
         argv = [server_binary()]
@@ -104,6 +134,13 @@ class RedisServer:
             stderr=subprocess.DEVNULL,
         )
         wait_until_sync(lambda: self._answers(expect), START_SECONDS, "the test server answers PING")
+        if self.cluster and expect == b"PONG":
+            if b"cluster_slots_assigned:0" in self.call("CLUSTER", "INFO"):
+                self.call("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            wait_until_sync(self._whole, START_SECONDS, "the cluster of one node takes writes")
+
+    def _whole(self) -> bool:
+        return b"cluster_state:ok" in self.call("CLUSTER", "INFO")
 
     def _answers(self, expect: bytes) -> bool:
         assert self._process is not None

@@ -7,11 +7,11 @@ neither shows must be vouched for by the operator (`durability_assume`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pawl_server.log_lines import STORE_ADVICE
+from pawl_server.log_lines import NODE_RISK, STORE_ADVICE
 from pawl_server.store.connection import forgiving, parse_info
 from pawl_server.store.errors import StoreRefused
 from pawl_server.store.wire import Wire
@@ -47,6 +47,9 @@ class Durability(StrEnum):
         return f"durability {self}: {why}; set {what}"
 
 
+_LEVELS = (Durability.MEMORY, Durability.EVERYSEC, Durability.FSYNC)
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the checks found. `assumed` says that `durability` is the operator's word, not Redis'."""
@@ -64,11 +67,22 @@ class Facts:
         return f"{self.name} {self.version}"
 
 
-async def inspect(wire: Wire, assume: Durability | None = None) -> Facts:
+def weakest(facts: Iterable[Facts]) -> Facts:
+    """What holds on every node of a cluster: the facts of the one that promises least."""
+    return min(facts, key=lambda one: (_LEVELS.index(one.durability), not one.assumed, one.store_name))
+
+
+def is_cluster(info: Mapping[str, str]) -> bool:
+    """Whether INFO is that of a node in cluster mode."""
+    return "cluster" in (info.get("redis_mode"), info.get("server_mode"))
+
+
+async def inspect(wire: Wire, assume: Durability | None = None, *, strict: bool = True) -> Facts:
     """Reads what is needed and judges it.
 
     Raises StoreRefused for settings that would lose data, hiredis.ReplyError and StoreUnavailable if Redis
-    cannot be asked.
+    cannot be asked. Without `strict`, for nodes that a running server meets, only what loses data while
+    nothing fails is refused; the rest is logged.
     """
     info = parse_info(await wire.execute("INFO"))
     config: dict[str, str] | None = {}
@@ -78,15 +92,27 @@ async def inspect(wire: Wire, assume: Durability | None = None) -> Facts:
             config = None
             break
         config.update({name: pair[1].decode()} if pair else {})
-    return judge(info, config, assume)
+    return judge(info, config, assume, strict=strict)
 
 
-def judge(info: Mapping[str, str], config: Mapping[str, str] | None, assume: Durability | None) -> Facts:
+def judge(
+    info: Mapping[str, str],
+    config: Mapping[str, str] | None,
+    assume: Durability | None,
+    *,
+    strict: bool = True,
+) -> Facts:
     """Judges INFO fields and CONFIG values; `config` is None where CONFIG is not allowed."""
     check_version(info)
     check_eviction(info)
-    replicas = check_replicas(info, config)
-    durability, assumed = check_durability(info, config, assume)
+    try:
+        replicas = check_replicas(info, config)
+        durability, assumed = check_durability(info, config, assume)
+    except StoreRefused as risk:
+        if strict:
+            raise
+        NODE_RISK(log, why=str(risk))
+        replicas, durability, assumed = int(info.get("connected_slaves", 0)), Durability.MEMORY, False
     advise(config)
     valkey = info.get("valkey_version", "")
     return Facts(
@@ -100,12 +126,10 @@ def judge(info: Mapping[str, str], config: Mapping[str, str] | None, assume: Dur
 
 
 def check_version(info: Mapping[str, str]) -> None:
-    """Refuses what lacks sharded pub/sub and script flags, and cluster mode."""
+    """Refuses what lacks sharded pub/sub and script flags."""
     version = info.get("redis_version", "0.0")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise StoreRefused("redis_version", f"Redis is {version}; use Redis 7.0 or Valkey 7.2 or newer")
-    if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
-        raise StoreRefused("cluster-enabled", "Redis Cluster is not supported yet; set it to no")
 
 
 def check_eviction(info: Mapping[str, str]) -> None:

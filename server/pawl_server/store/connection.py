@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import hiredis
@@ -34,6 +34,20 @@ class Endpoint:
     username: str = ""
     password: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse_all(cls, url: str) -> list[Endpoint]:
+        """Reads a URL that may name several hosts: `redis://me:secret@a:7000,b:7000`. Raises StoreRefused."""
+        scheme, mark, rest = url.partition("://")
+        netloc, slash, path = rest.partition("/")
+        user, at, hosts = netloc.rpartition("@")
+        if scheme == "unix" or "," not in hosts:
+            return [cls.parse(url)]
+        if not all(hosts.split(",")):
+            raise StoreRefused(
+                "redis_url", f"the URL {without_password(url)!r} has an empty host in its list"
+            )
+        return [cls.parse(f"{scheme}{mark}{user}{at}{host}{slash}{path}") for host in hosts.split(",")]
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:
@@ -65,6 +79,12 @@ class Endpoint:
             raise StoreRefused(
                 "redis_url", f"the URL {without_password(url)!r} cannot be used: {error}"
             ) from None
+
+    def at(self, address: str) -> Endpoint:
+        """Another node, `host:port`, with the same credentials."""
+        host, _, port = address.rpartition(":")
+        shown = f"{'rediss' if self.tls is not None else 'redis'}://{address}"
+        return replace(self, shown=shown, host=host, port=int(port), path="")
 
     async def dial(self, factory: Factory) -> object:
         """Opens a connection that speaks through a protocol made by `factory`. Raises OSError."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 SLOTS = 16384
 DEFAULT_PARTITIONS = 2
+CLUSTER_PARTITIONS = 64
+"""Default on a cluster, where partitions are what spreads the load over nodes."""
 
 
 @dataclass(frozen=True, slots=True)

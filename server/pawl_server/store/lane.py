@@ -6,10 +6,9 @@ in order as they arrive. There is no task, lock or timer per call.
 
 When a connection ends, its unanswered calls may or may not have run. Each is sent once more on the next
 connection, if that one is ready before the call's deadline; scripts keep receipts, so that a repeat gets the
-first answer. Everything else fails with StoreUnavailable. Once a lane was down for `patience`, calls that
-admit or read fail at once: their callers wait, and can be told. What ends or keeps a lease is held until its
-deadline. A call is never answered by the reply of another:
-replies belong to the connection that carried the call, and a connection that is given up is never read again.
+first answer. Everything else fails with StoreUnavailable; waiting.py says when. A call is never answered by
+the reply of another: replies belong to the connection that carried the call, and a connection that is given
+up is never read again.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import hiredis
 
-from pawl_server.domain.tally import SIZES, Histogram
 from pawl_server.log_lines import STORE_NOT_CONNECTED
 from pawl_server.store.errors import ScriptFailed, StoreMemory, StoreMoving, StoreRefused, StoreUnavailable
 from pawl_server.store.outage import Outage, reason
-from pawl_server.store.script_call import URGENT, Arg, Script
-from pawl_server.store.tally import ScriptTally
-from pawl_server.store.wire import Call, Wire, load_call, pack
+from pawl_server.store.script_call import Script
+from pawl_server.store.waiting import LaneMetrics, Waiting
+from pawl_server.store.wire import Call, Wire, fail, load_call
+
+__all__ = ["Lane", "LaneMetrics", "LaneOptions", "Link"]
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +43,9 @@ REFUSED = frozenset(("MISCONF", "BUSY", "NOREPLICAS", "NOPERM"))
 
 SLOT_MOVES = frozenset(("ASK", "TRYAGAIN"))
 """First words of errors of a slot that is moving; a redirected script would fork the partition."""
+
+REDIRECT = frozenset((*SLOT_MOVES, "MOVED", "CLUSTERDOWN"))
+"""First words of what a node of a cluster says about one slot; nothing was run."""
 
 FATAL = (StoreRefused, ScriptFailed)
 """Errors of the first set-up that waiting does not cure."""
@@ -78,62 +80,44 @@ class LaneOptions:
 
 
 @dataclass(slots=True)
-class LaneMetrics:
-    """Counters since start. `resets` counts connections that ended, `connects` those that became ready.
-
-    `retries` counts unanswered calls that were sent again, `flush_sizes` the calls of each flush, `scripts`
-    what was answered, by the script's name.
-    """
-
-    calls: int = 0
-    flushes: int = 0
-    connects: int = 0
-    resets: int = 0
-    timeouts: int = 0
-    noscript: int = 0
-    retries: int = 0
-    flush_sizes: Histogram = field(default_factory=lambda: Histogram(SIZES))
-    scripts: dict[str, ScriptTally] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Link:
     """How a lane gets a usable connection.
 
     `dial` opens one with the given protocol factory, `prepare` sets it up (it may raise anything; the lane
-    tries again), `scripts` are loaded again after NOSCRIPT.
+    tries again), `scripts` are loaded again after NOSCRIPT. In a cluster, `redirect` takes over each call
+    that this node answered by one of REDIRECT, and `lost` is told when a connection in use ends.
     """
 
     dial: Callable[[Callable[[], Wire]], Awaitable[object]]
     prepare: Callable[[Wire], Awaitable[None]]
     scripts: Sequence[Script[Any]] = field(default=())
+    redirect: Callable[[Call, str], None] | None = None
+    lost: Callable[[], None] | None = None
 
 
-class Lane:
+class Lane(Waiting):
     """Sends scripts over one connection at a time. Use it from one event loop only."""
 
     def __init__(
         self, name: str, link: Link, options: LaneOptions | None = None, outage: Outage | None = None
     ) -> None:
+        self._options = options or LaneOptions()
+        super().__init__(self._options.call_timeout, self._options.patience)
         self.name = name
         self.outage = outage or Outage()
-        self.metrics = LaneMetrics()
-        self._tallies = self.metrics.scripts
         self.last_error: Exception | None = None
         self._link = link
-        self._options = options or LaneOptions()
-        self._loop = asyncio.get_running_loop()
-        self._queues: tuple[deque[Call], deque[Call], deque[Call]] = (deque(), deque(), deque())
-        self._flush_due = False
         self._wire: Wire | None = None
         self._repeats: list[Call] = []
         self._silence: asyncio.TimerHandle | None = None
         self._suspect = 0.0
-        self._expiry: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] = self._loop.create_future()
-        self._closed = False
-        self._down_since: float | None = None
+
+    @property
+    def wire(self) -> Wire | None:
+        """The connection in use."""
+        return self._wire
 
     @property
     def ready(self) -> bool:
@@ -144,35 +128,44 @@ class Lane:
     def waiting(self) -> int:
         """Calls that are queued or unanswered."""
         unanswered = len(self._wire.unanswered) if self._wire is not None else 0
-        return sum(map(len, self._queues)) + unanswered
+        return super().waiting + unanswered
+
+    @property
+    def refusal(self) -> BaseException | None:
+        """Why no waiting will make the first connection: StoreRefused or ScriptFailed."""
+        return self._first.exception() if self._first.done() and not self._first.cancelled() else None
+
+    def begin(self) -> None:
+        """Connects in the background; from then on the lane keeps itself connected."""
+        self._connect(first=True)
 
     async def start(self, timeout: float) -> None:
-        """Connects; from then on the lane keeps itself connected.
+        """Begins, and returns once the lane is connected; raises what `connected` does."""
+        self.begin()
+        await self.connected(timeout)
+
+    async def connected(self, timeout: float) -> None:
+        """Returns once the lane was connected for the first time.
 
         Raises StoreRefused if the server must not be used, ScriptFailed if a script does not load there,
         StoreUnavailable if no server is usable in `timeout` seconds.
         """
-        self._connect(first=True)
         done, _ = await asyncio.wait([self._first], timeout=timeout)
         if not done:
-            raise StoreUnavailable(f"no usable Redis in {timeout:g} s: {self._why()}", maybe_applied=False)
+            raise StoreUnavailable(f"no usable Redis in {timeout:g} s: {self.why}", maybe_applied=False)
         self._first.result()
 
     async def close(self) -> None:
         """Closes the connection; calls without an answer fail with StoreUnavailable."""
         self._closed = True
-        for timer in (self._silence, self._expiry):
-            if timer is not None:
-                timer.cancel()
+        if self._silence is not None:
+            self._silence.cancel()
         if self._wire is not None:
             wire, self._wire = self._wire, None
             wire.abort()
             for call in wire.unanswered:
-                _fail(call, StoreUnavailable("the store was closed"))
-        for queue in self._queues:
-            while queue:
-                call = queue.popleft()
-                _fail(call, StoreUnavailable("the store was closed", maybe_applied=call.retried))
+                fail(call, StoreUnavailable("the store was closed"))
+        self._shut()
         if not self._first.done():
             self._first.set_exception(StoreUnavailable("the store was closed", maybe_applied=False))
             self._first.exception()  # nobody may be waiting
@@ -180,44 +173,7 @@ class Lane:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
 
-    def call(self, script: Script[Any], key: str, argv: Iterable[Arg]) -> asyncio.Future[Any]:
-        """Queues `EVALSHA script 1 key argv…` for the flush of this tick; the future gets the raw reply.
-
-        The future raises StoreUnavailable, StoreMemory, StoreMoving or ScriptFailed. Cancelling it never
-        touches the connection: a queued call is dropped, a reply under way is discarded. Raises TypeError at
-        once for an argument that is not bytes, str or int.
-        """
-        data = pack((b"EVALSHA", script.sha, 1, key, *argv))
-        tally = self._tallies.get(script.name)
-        if tally is None:
-            tally = self._tallies[script.name] = ScriptTally()
-        return self._queue(data, script, tally)
-
-    def command(self, *args: Arg) -> asyncio.Future[Any]:
-        """Queues a command that is no script and may be repeated, such as INFO; otherwise as `call`."""
-        return self._queue(pack(args), Script(str(args[0]), "", "", URGENT), None)
-
-    def _queue(self, data: bytes, script: Script[Any], tally: ScriptTally | None) -> asyncio.Future[Any]:
-        loop = self._loop
-        future = loop.create_future()
-        call = Call(data, future, script, loop.time() + self._options.call_timeout, tally)
-        if self._closed:
-            _fail(call, StoreUnavailable("the store is closed", maybe_applied=False))
-            return future
-        if self._down_since is not None and self._gives_up_at(call) <= loop.time():
-            _fail(call, self._away(call))
-            return future
-        self._queues[script.priority].append(call)
-        self.metrics.calls += 1
-        if not self._flush_due:
-            self._schedule_flush()
-        return future
-
     # Flushing
-
-    def _schedule_flush(self) -> None:
-        self._flush_due = True
-        self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -244,7 +200,7 @@ class Lane:
                 if call.future.done():
                     continue  # cancelled by its caller
                 if call.deadline <= now:
-                    _fail(call, StoreUnavailable("Redis was not reached in time", maybe_applied=call.retried))
+                    fail(call, StoreUnavailable("Redis was not reached in time", maybe_applied=call.retried))
                     continue
                 calls.append(call)
                 room -= 1
@@ -265,10 +221,12 @@ class Lane:
         text = str(error)
         word = text.partition(" ")[0]
         if call.script is None:
-            if not call.future.done():
-                call.future.set_exception(error)
+            fail(call, error)
         elif word == "NOSCRIPT":
             self._missing(call)
+        elif word in REDIRECT and self._link.redirect is not None and call.home is not None:
+            self.metrics.moved += 1
+            self._link.redirect(call, text)
         elif word in RECONNECT:
             # Redis ran nothing of this call, so it does not use up its one repeat.
             wire.abort()
@@ -276,19 +234,19 @@ class Lane:
             self._queues[call.script.priority].appendleft(call)
             self._arm_expiry()
         elif word == "OOM":
-            _fail(call, StoreMemory(text))
+            fail(call, StoreMemory(text))
         elif word in REFUSED:
-            _fail(call, StoreUnavailable(text, maybe_applied=False))
+            fail(call, StoreUnavailable(text, maybe_applied=False))
         elif word in SLOT_MOVES:
-            _fail(call, StoreMoving(text))
+            fail(call, StoreMoving(text))
         else:
-            _fail(call, ScriptFailed(call.script.name, text))
+            fail(call, ScriptFailed(call.script.name, text))
 
     def _missing(self, call: Call) -> None:
         self.metrics.noscript += 1
         call.reloads += 1
         if call.reloads > MAX_RELOADS:
-            _fail(call, StoreUnavailable("Redis does not keep the scripts it loads", maybe_applied=False))
+            fail(call, StoreUnavailable("Redis does not keep the scripts it loads", maybe_applied=False))
         else:
             self._repeats.append(call)
 
@@ -310,7 +268,7 @@ class Lane:
         error = StoreUnavailable(why)
         if wire is not self._wire:
             for call in wire.unanswered:
-                _fail(call, error)
+                fail(call, error)
             return
         self._wire = None
         self._down_since = self._loop.time()
@@ -327,7 +285,7 @@ class Lane:
                 or call.deadline <= now
                 or not self._options.retry_unanswered
             ):
-                _fail(call, error)
+                fail(call, error)
             else:
                 call.retried = True
                 self.metrics.retries += 1
@@ -335,6 +293,8 @@ class Lane:
         if not self._closed:
             self._arm_expiry()
             self._connect()
+            if self._link.lost is not None:
+                self._link.lost()
 
     # Time
 
@@ -358,42 +318,19 @@ class Lane:
         wire.abort()
         self.on_lost(wire, f"Redis was silent for {self._options.reply_timeout:g} s")
 
-    def _arm_expiry(self) -> None:
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
-        if any(self._queues):
-            ends = (self._gives_up_at(call) for queue in self._queues for call in queue)
-            self._expiry = self._loop.call_at(min(ends), self._expire)
-
-    def _gives_up_at(self, call: Call) -> float:
-        """When a call that finds no connection fails."""
-        if self._down_since is None or call.script is None or call.script.oom == "allow":
-            return call.deadline
-        return min(call.deadline, self._down_since + self._options.patience)
-
     def _away(self, call: Call) -> StoreUnavailable:
-        return StoreUnavailable(f"no connection: {self._why()}", maybe_applied=call.retried)
+        return StoreUnavailable(f"no connection: {self.why}", maybe_applied=call.retried)
 
-    def _why(self) -> str:
+    @property
+    def why(self) -> str:
         """Why there is no connection."""
         return reason(self.last_error) if self.last_error is not None else "the attempt takes too long"
 
     def _expire(self) -> None:
-        """Fails the queued calls whose time is over while no connection is ready."""
-        self._expiry = None
-        if self._wire is not None:
-            return
-        now = self._loop.time()
-        for queue in self._queues:
-            kept = [call for call in queue if not call.future.done()]
-            queue.clear()
-            for call in kept:
-                if self._gives_up_at(call) <= now:
-                    _fail(call, self._away(call))
-                else:
-                    queue.append(call)
-        self._arm_expiry()
+        if self._wire is None:
+            super()._expire()
+        else:
+            self._expiry = None
 
     # Connecting
 
@@ -413,6 +350,7 @@ class Lane:
                 self.last_error = error
                 if isinstance(error, FATAL) and not self._first.done():
                     self._first.set_exception(error)
+                    self._first.exception()  # `refusal` may be all that is asked
                 if self._down_since is None:
                     STORE_NOT_CONNECTED(log, part=self.name, why=reason(error))
                 else:
@@ -442,8 +380,3 @@ class Lane:
         except BaseException:
             wire.abort()
             raise
-
-
-def _fail(call: Call, error: Exception) -> None:
-    if not call.future.done():
-        call.future.set_exception(error)

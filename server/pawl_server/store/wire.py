@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 import hiredis
 
 from pawl_server.store.errors import StoreUnavailable
-from pawl_server.store.script_call import Arg, Script
+from pawl_server.store.script_call import URGENT, Arg, Script
 from pawl_server.store.tally import ScriptTally
 
 _NOTHING = object()
@@ -20,15 +20,24 @@ def pack(args: tuple[Arg, ...]) -> bytes:
     return hiredis.pack_command(cast(Any, args))
 
 
+class Home:
+    """Where scripts run. `keys` is the number of keys that a call declares, then the keys."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: tuple[Arg, ...]) -> None:
+        self.keys = keys
+
+
 class Call:
     """A command, from the caller to its reply. `script` is None for commands of the connection's set-up.
 
-    `deadline` and `sent` are in the loop's seconds. `retried` says that an earlier connection ended before it
-    answered, so that the command may have run already; `reloads` counts NOSCRIPT answers. `tally` counts the
-    answer of a script.
+    `deadline` and `sent` are in the loop's seconds. `home` is None for what is no script. `retried` says that
+    an earlier connection ended before it answered, so that the command may have run already; `reloads` counts
+    NOSCRIPT answers. `tally` counts the answer of a script.
     """
 
-    __slots__ = ("data", "deadline", "future", "reloads", "retried", "script", "sent", "tally")
+    __slots__ = ("data", "deadline", "future", "home", "reloads", "retried", "script", "sent", "tally")
 
     def __init__(
         self,
@@ -36,16 +45,29 @@ class Call:
         future: asyncio.Future[Any],
         script: Script[Any] | None,
         deadline: float,
+        home: Home | None = None,
         tally: ScriptTally | None = None,
     ) -> None:
         self.data = data
         self.future = future
         self.script = script
         self.deadline = deadline
+        self.home = home
         self.retried = False
         self.reloads = 0
         self.sent = 0.0
         self.tally = tally
+
+    @property
+    def priority(self) -> int:
+        """Its place in a flush."""
+        return self.script.priority if self.script is not None else URGENT
+
+
+def fail(call: Call, error: Exception) -> None:
+    """Answers a call by an error, unless its caller is gone."""
+    if not call.future.done():
+        call.future.set_exception(error)
 
 
 def load_call(loop: asyncio.AbstractEventLoop, script: Script[Any]) -> Call:
