@@ -44,12 +44,8 @@ def test_mistakes_in_a_call_are_told(harness: Harness) -> None:
 
 
 def test_an_error_of_a_script_names_the_source_line(harness: Harness) -> None:
-    _send(harness)
-    birth = harness.redis.call("HGET", f"{harness.tag}i:a", "o")
-    harness.redis.call("HSET", f"{harness.tag}i:a", "o", "not packed")
-    with pytest.raises(ScriptError, match=r"^create: .* transitions/create\.lua:\d+"):
-        harness.call("create", items=[{"id": "a", "type": "t", "version": "v1"}])
-    harness.redis.call("HSET", f"{harness.tag}i:a", "o", birth)
+    with pytest.raises(ScriptError, match=r"^put_type: .* transitions/put_type\.lua:\d+"):
+        harness.one("put_type", name="t", settings=b"not packed")
 
 
 def test_state_dump_and_restore(harness: Harness) -> None:

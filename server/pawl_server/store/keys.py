@@ -89,7 +89,8 @@ _CATALOGUE = (
         "busy",
         "busy",
         "zset",
-        "type:version:instance of instances with unfinished turns, all 0",
+        "type:version:instance of instances with unfinished turns, and with ~ in front of those with delayed "
+        "messages or a deletion under way; all 0",
         "while not empty",
     ),
     KeySpec("failed", "failed", "zset", "type:version:instance of blocked ones, all 0", "while not empty"),
