@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pawl.v1 import worker_service_pb2
 from pawl_server import log_lines as lines
@@ -26,11 +26,14 @@ from pawl_server.ports import AddressInUse
 from pawl_server.rpc.call import Gate
 from pawl_server.rpc.server import RpcServer, service
 from pawl_server.rpc.worker_service import WorkerService
-from pawl_server.settings import BadSetting, Settings
+from pawl_server.settings import BadSetting, Settings, host_and_port
 from pawl_server.store.checks import Durability
 from pawl_server.store.client import Store, StoreSettings
 from pawl_server.store.errors import StoreError, StoreRefused, StoreUnavailable
 from pawl_server.version import VERSION
+
+if TYPE_CHECKING:
+    from pawl_server.observe import Metrics
 
 __all__ = ["CANNOT_START", "Handle", "Settings", "running", "serve"]
 
@@ -56,6 +59,7 @@ class Handle:
         delivery: Delivery,
         background: Background,
         gate: Gate,
+        metrics: Metrics | None,
         stack: AsyncExitStack,
     ) -> None:
         self.settings = settings
@@ -63,6 +67,7 @@ class Handle:
         self.delivery = delivery
         self.background = background
         self.gate = gate
+        self.metrics = metrics
         self.address = address
         self._stack = stack
 
@@ -76,6 +81,8 @@ class Place(NamedTuple):
 
     low_disk: Callable[[], bool]
     """Whether the disk of the embedded server is nearly full: their parent knows."""
+    number: int = 0
+    """Which of them it is, from 0 on. Its metrics are on the port of the setting plus that."""
 
 
 @asynccontextmanager
@@ -126,11 +133,23 @@ async def _start(settings: Settings, place: Place | None, stack: AsyncExitStack)
     sync = asyncio.get_running_loop().create_task(_keep_types(engine), name="type sync")
     stack.push_async_callback(_cancel, sync)
     gate = Gate(settings.max_calls_in_flight, store.durability.value)
+    metrics = None
+    if settings.metrics_address:
+        from pawl_server.observe import Metrics  # with a library that takes a while to import
+
+        metrics = Metrics(engine, delivery, background, gate, rpc)
+        stack.push_async_callback(metrics.stop)
+        await metrics.start(*_metrics_address(settings, place))
     workers = WorkerService(delivery, gate)
     await rpc.start(engine, gate, [(service(worker_service_pb2, "WorkerService"), workers)])
     stack.push_async_callback(_drain, settings, rpc, engine, delivery, background)
     _announce(engine, address, embedded)
-    return Handle(settings, address, engine, delivery, background, gate, stack)
+    return Handle(settings, address, engine, delivery, background, gate, metrics, stack)
+
+
+def _metrics_address(settings: Settings, place: Place | None) -> tuple[str, int]:
+    host, port = host_and_port("PAWL_METRICS_ADDRESS", settings.metrics_address)
+    return host, port + (place.number if place is not None and port else 0)
 
 
 async def _drain(

@@ -73,6 +73,11 @@ class RpcServer:
         self._gate: Gate | None = None
         self._health: Health | None = None
 
+    @property
+    def ready(self) -> bool:
+        """Whether readiness is green."""
+        return self._health is not None and self._health.ready
+
     def bind(self, host: str, port: int) -> str:
         """Takes an address, and returns it: `host:port`, or `unix:/path`. Raises AddressInUse.
 

@@ -32,3 +32,11 @@ class ScriptTally:
                 replies[word] = replies.get(word, 0) + 1
         except (TypeError, IndexError):
             pass  # whoever decodes it will say so
+
+    def include(self, other: ScriptTally) -> None:
+        """Adds what another tally has counted."""
+        self.calls += other.calls
+        self.items += other.items
+        self.seconds += other.seconds
+        for word, count in other.replies.items():
+            self.replies[word] = self.replies.get(word, 0) + count

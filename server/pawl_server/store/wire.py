@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from time import monotonic
 from typing import Any, Protocol, cast
 
 import hiredis
@@ -32,9 +33,9 @@ class Home:
 class Call:
     """A command, from the caller to its reply. `script` is None for commands of the connection's set-up.
 
-    `deadline` and `sent` are in the loop's seconds. `home` is None for what is no script. `retried` says that
-    an earlier connection ended before it answered, so that the command may have run already; `reloads` counts
-    NOSCRIPT answers. `tally` counts the answer of a script.
+    `deadline` is in the loop's seconds, `sent` in those of `time.monotonic`. `home` is None for what is no
+    script. `retried` says that an earlier connection ended before it answered, so that the command may have
+    run already; `reloads` counts NOSCRIPT answers. `tally` counts the answer of a script.
     """
 
     __slots__ = ("data", "deadline", "future", "home", "reloads", "retried", "script", "sent", "tally")
@@ -116,9 +117,9 @@ class Wire(asyncio.Protocol):
 
     def send(self, calls: list[Call]) -> None:
         """Writes the calls as one flush."""
-        now = self._loop.time()
         if not self.flights:
-            self.progress_at = now
+            self.progress_at = self._loop.time()
+        now = monotonic()  # the loop's time has whole ms under uvloop
         for call in calls:
             call.sent = now
         self.unanswered.extend(calls)
@@ -157,7 +158,7 @@ class Wire(asyncio.Protocol):
         reader = self._reader
         reader.feed(data)
         gets, answered = reader.gets, self.unanswered.popleft
-        now = self._loop.time()
+        now = monotonic()
         count = 0
         try:
             while (reply := gets()) is not _NOTHING:
@@ -176,9 +177,9 @@ class Wire(asyncio.Protocol):
             self._lost(f"Redis sent what cannot be understood: {error}")
             return
         if count:
-            self._account(count, now)
+            self._account(count)
 
-    def _account(self, count: int, now: float) -> None:
+    def _account(self, count: int) -> None:
         flights = self.flights
         while count:
             flight = flights[0]
@@ -187,7 +188,7 @@ class Wire(asyncio.Protocol):
                 break
             count -= flight[0]
             flights.popleft()
-        self.progress_at = now
+        self.progress_at = self._loop.time()
         self._owner.on_progress(self)
 
     def _lost(self, why: str) -> None:

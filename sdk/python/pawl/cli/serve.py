@@ -157,8 +157,10 @@ async def _announce(handle: Any, folder: str | None, as_json: bool) -> None:
 
     async with Client(handle.address) as client:
         info = await client.info()
+    metrics = f"http://{handle.metrics.address}/metrics" if handle.metrics else None
     if as_json:
-        print_json({**info_json(info, handle.address), "pid": os.getpid(), "folder": folder})
+        facts = {"pid": os.getpid(), "folder": folder, "metrics": metrics}
+        print_json({**info_json(info, handle.address), **facts})
         return
     click.echo("Pawl is ready. Ctrl-C stops it.")
     assumed = f" ({info.durability_assumed})" if info.durability_assumed else ""
@@ -170,6 +172,7 @@ async def _announce(handle: Any, folder: str | None, as_json: bool) -> None:
             "folder": folder,
             "durability": info.durability.lower() + assumed,
             "warning": risk or None,
+            "metrics": metrics,
             "namespace": f"{info.namespace}, {info.partitions} partitions",
             "version": info.version,
         }
