@@ -392,10 +392,6 @@ class CancelMessageNotFound(NamedTuple):
     word = "NOT_FOUND"
 
 
-class CancelMessagePruned(NamedTuple):
-    word = "PRUNED"
-
-
 class CancelMessageWrongState(NamedTuple):
     state: int
 
@@ -406,14 +402,12 @@ CancelMessageReply = (
     CancelMessageOk
     | CancelMessageBodyConflict
     | CancelMessageNotFound
-    | CancelMessagePruned
     | CancelMessageWrongState
 )
 _CANCEL_MESSAGE_WORDS: dict[bytes, Callable[[Sequence[Any]], CancelMessageReply]] = {
     b"OK": lambda r: CancelMessageOk(int(r[1])),
     b"BODY_CONFLICT": lambda r: CancelMessageBodyConflict(),
     b"NOT_FOUND": lambda r: CancelMessageNotFound(),
-    b"PRUNED": lambda r: CancelMessagePruned(),
     b"WRONG_STATE": lambda r: CancelMessageWrongState(int(r[1])),
 }
 CANCEL_MESSAGE: Script[CancelMessageReply] = _script("cancel_message")
@@ -2456,7 +2450,7 @@ _SWEEP_WORDS: dict[bytes, Callable[[Sequence[Any]], SweepReply]] = {
     b"OK": lambda r: SweepOk(r[1].decode(), int(r[2]), int(r[3]), int(r[4])),
 }
 SWEEP: Script[SweepReply] = _script("sweep")
-"""Walks a part of the instances that something is to be done for, gives back what indexes have lost, and orphans."""
+"""Walks a part of the busy instances, gives back what indexes have lost and orphans leases of dead servers."""
 
 
 def sweep_args(
@@ -2473,7 +2467,7 @@ def sweep_decode(raw: Sequence[Any]) -> Result[SweepReply]:
 async def sweep(
     p: Caller, *, now_ms: int = 0, server: str, cursor: str, limit: int, dead: str, grace_ms: int
 ) -> Result[SweepReply]:
-    """Walks a part of the instances that something is to be done for, gives back what indexes have lost, and orphans.
+    """Walks a part of the busy instances, gives back what indexes have lost and orphans leases of dead servers.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller

@@ -10,6 +10,7 @@ local function bury_more(u, now)
     u.gone = true
     GONE[#GONE + 1] = key
     DUE['delete:' .. u.id] = false
+    unit_mark('busy', unit_later(u), false)
     return 'deleted'
   end
   local fields = redis.call('HRANDFIELD', key, BURY_FIELDS)

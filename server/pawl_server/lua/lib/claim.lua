@@ -63,10 +63,11 @@ local function claim_next(tv, now, server, conn, delivery_ms)
       return nil
     end
     local u = settled_load(now, server, id, 's')
-    if not u then
-      ready_open(tv).change[id] = false
-    else
-      ready_open(tv).change[id] = false
+    if u then
+      settle_before_claim(u, now, server)
+    end
+    ready_open(tv).change[id] = false
+    if u then
       local r = u.r
       if u.tv == tv and r[STATE] == QUEUED and not has_bit(r[FLAGS], 1) and not has_bit(r[FLAGS], 2) then
         claim_prefetch(u)
@@ -78,6 +79,7 @@ local function claim_next(tv, now, server, conn, delivery_ms)
           lease_open(u, now, conn, delivery_ms)
           return claim_view(u)
         end
+        unit_mark('damaged', 'i:' .. id, now)
       end
     end
   end

@@ -23,7 +23,7 @@ local function command_finished(u, turn, fence, n, digest)
   if not h or h[R_FENCE] ~= fence or fence <= 0 then
     return { 'STALE_FENCE' }
   elseif n > h[R_N] then
-    return { 'LEASE_ENDED', FINISHES[h[R_STATE]] }
+    return { 'LEASE_ENDED', receipt_how(h) }
   elseif n < h[R_N] then
     return { 'ALREADY' }
   elseif h[R_STATE] ~= COMPLETED then

@@ -1,6 +1,8 @@
 --!include inbox notes receipt type
 -- Turns that end without completing: at the head, or in the queue, where they stay as tombstones until the head gets there.
 
+local HOW_CANCELLED = 9
+
 -- Ends the head. Its message, steps and last failure stay readable; the instance keeps its state.
 local function head_end(u, now, server, state, event, detail)
   local r = u.r
@@ -8,6 +10,7 @@ local function head_end(u, now, server, state, event, detail)
   local bytes = r[BYTES] > 0 and r[BYTES] or #(unit_get(u, turn .. '.m') or '')
   local h = { 1, state, now, r[ATTEMPT], r[STEPS], bytes, r[FENCE], r[N], r[DIGEST], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
   h[R_WORD], h[R_ANSWER1], h[R_ANSWER2] = r[WORD], r[ANSWER1], r[ANSWER2]
+  h[R_HOW] = r[STATE] == RUNNING and HOW_CANCELLED or r[HOW]
   local attempt = r[ATTEMPT]
   unit_set(u, turn .. '.h', cmsgpack.pack(h))
   u.finished = u.finished or {}
@@ -31,6 +34,7 @@ local function queued_end(u, now, server, turn, state, event, detail)
   unit_set(u, turn .. '.h', cmsgpack.pack(h))
   unit_set(u, turn .. '.m', false)
   r[PENDING] = r[PENDING] - 1
+  inbox_ended(u, turn)
   notify_awaiting(u, turn, '')
   if r[STATE] == BEHIND then
     inbox_pass(u, now)

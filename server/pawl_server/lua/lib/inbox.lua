@@ -36,9 +36,19 @@ local function inbox_admit(u, now, server, message_id, digest, blob, origin, fro
   return turn
 end
 
+-- A turn that has ended expires no more.
+local function inbox_ended(u, turn)
+  if u.r[EXPIRES_AT] > 0 then
+    unit_mark('x:' .. u.id, tostring(turn), false)
+  end
+end
+
 -- Moves the head past tombstones, some at a time.
 local function inbox_pass(u, now)
   local r = u.r
+  if r[STATE] == BEHIND then
+    DUE['settle:' .. u.id] = false
+  end
   r[STATE] = 0
   if r[PENDING] == 0 then
     r[HEAD] = r[TAIL] + 1
@@ -59,6 +69,7 @@ end
 -- Moves the head past a finished turn.
 local function inbox_advance(u, now, server)
   local r = u.r
+  inbox_ended(u, r[HEAD])
   r[HEAD] = r[HEAD] + 1
   r[PENDING] = r[PENDING] - 1
   for i = STATE, LAST_OF_HEAD do

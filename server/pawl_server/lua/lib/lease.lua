@@ -11,9 +11,6 @@ local HOW_RETURNED = 6
 local HOW_SLEEPING = 7
 local HOW_DEFERRED = 8
 
--- How a lease ended whose turn has finished since, by the state of the turn.
-local FINISHES = { [COMPLETED] = 'completed', [CANCELLED] = 'cancelled', [SKIPPED] = 'skipped', [PARKED] = 'parked', [EXPIRED] = 'returned' }
-
 local function lease_ms(u)
   if has_bit(u.r[FLAGS], 16) and unit_birth(u)[4] > 0 then
     return unit_birth(u)[4]
@@ -96,7 +93,7 @@ local function lease_check(u, inc, turn, fence)
   elseif turn < r[HEAD] and fence > 0 then
     local h = receipt_get(u, turn)
     if h and h[R_FENCE] == fence then
-      return { 'LEASE_ENDED', FINISHES[h[R_STATE]] }
+      return { 'LEASE_ENDED', receipt_how(h) }
     end
   end
   return { 'STALE_FENCE' }

@@ -1,4 +1,4 @@
---!include unit
+--!include unit states
 -- Receipt `<turn>.h` of a finished turn: a msgpack array. Message id, digest and admission are set when the payloads are
 -- trimmed, at which time reply and last step are emptied; until then `<turn>.m` has them.
 
@@ -24,6 +24,7 @@ local R_ADMITTED = 19
 local R_WORD = 20
 local R_ANSWER1 = 21
 local R_ANSWER2 = 22
+local R_HOW = 23 -- how its newest lease ended, see ENDINGS
 
 -- The receipt of a finished turn as this script sees it; nil if it was trimmed, can't be read, or there never was one.
 local function receipt_get(u, turn)
@@ -32,4 +33,9 @@ local function receipt_get(u, turn)
     return h
   end
   return u.finished and u.finished[turn]
+end
+
+-- How the newest lease of a finished turn ended.
+local function receipt_how(h)
+  return h[R_STATE] == COMPLETED and 'completed' or ENDINGS[h[R_HOW]]
 end

@@ -51,7 +51,7 @@ local EXPIRES_AT = 42 -- when the time to live of a queued message may be over; 
 local PARKED_TURNS = 43 -- parked turns whose message is kept
 local LAST_FIELD = 43
 
-local ENDINGS = { 'completed', 'failed', 'released', 'expired', 'lost', 'returned', 'sleeping', 'deferred' }
+local ENDINGS = { 'completed', 'failed', 'released', 'expired', 'lost', 'returned', 'sleeping', 'deferred', 'cancelled' }
 
 local function record_read(raw)
   local r = cmsgpack.unpack(raw)

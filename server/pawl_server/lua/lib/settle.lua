@@ -1,25 +1,60 @@
 --!include wake ending
 -- Applies what time has decided already; every script that touches an instance does this first. Never ends a lease.
+-- `u.fired` names the kinds of entry of `due` that had something to do.
 
-local LATE_LIMIT = 16 -- messages of one kind and instance per script
+local LATE_LIMIT = 16 -- messages of one kind and instance at a time
 
--- Queued messages whose time to live is over. A head that is under way to a worker is looked at again when that is decided.
+local function settle_fired(u, kind)
+  u.fired = u.fired or {}
+  u.fired[kind] = true
+end
+
+-- Takes the next members of a sorted set of the instance whose time has come, each with that time; and the time of the first
+-- after them, 0 if there is none.
+local function settle_take(u, name, now)
+  local from = u[name] or 0
+  local stored = redis.call('ZRANGE', T .. name .. u.id, from, from + LATE_LIMIT, 'WITHSCORES')
+  local found, upcoming = {}, 0
+  for i = 1, #stored, 2 do
+    local at = tonumber(stored[i + 1])
+    if at > now or #found == LATE_LIMIT then
+      upcoming = at
+      break
+    end
+    found[#found + 1] = { stored[i], at }
+  end
+  u[name] = from + #found
+  -- What this script adds is not stored yet.
+  for _, at in pairs(MARKS[name .. u.id] or {}) do
+    if at and (upcoming == 0 or at < upcoming) then
+      upcoming = at
+    end
+  end
+  return found, upcoming
+end
+
+-- Messages whose time to live is over. A head that is on its way to a worker, or given back by one, is looked at again when
+-- that is over.
 local function settle_expired(u, now, server)
   local r = u.r
-  local found = redis.call('ZRANGEBYSCORE', T .. 'x:' .. u.id, '-inf', now, 'LIMIT', 0, LATE_LIMIT)
-  local upcoming = redis.call('ZRANGEBYSCORE', T .. 'x:' .. u.id, '(' .. string.format('%.0f', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  r[EXPIRES_AT] = #found == LATE_LIMIT and now or tonumber(upcoming[2]) or 0
-  DUE['expiry:' .. u.id] = r[EXPIRES_AT] > 0 and r[EXPIRES_AT]
+  local found, upcoming = settle_take(u, 'x:', now)
+  r[EXPIRES_AT] = upcoming
+  DUE['expiry:' .. u.id] = upcoming > 0 and upcoming
+  unit_touch(u)
   for i = 1, #found do
-    local turn = tonumber(found[i])
-    if turn == r[HEAD] and r[STATE] == RUNNING and r[ATTEMPT] == 0 then
-      r[EXPIRES_AT] = now
-      DUE['expiry:' .. u.id] = math.max(now, r[DEADLINE]) + 1
+    local turn = tonumber(found[i][1])
+    local head = turn == r[HEAD] and r[STATE] ~= BEHIND
+    if head and r[ATTEMPT] == 0 and r[STATE] ~= QUEUED then
+      local again = math.max(now, r[DEADLINE]) + 1
+      r[EXPIRES_AT] = found[i][2]
+      DUE['expiry:' .. u.id] = upcoming > 0 and math.min(again, upcoming) or again
     else
-      unit_mark('x:' .. u.id, found[i], false)
-      if turn == r[HEAD] and r[STATE] == QUEUED and r[ATTEMPT] == 0 then
+      unit_mark('x:' .. u.id, found[i][1], false)
+      if head and r[ATTEMPT] == 0 then
+        settle_fired(u, 'expiry:')
         head_end(u, now, server, EXPIRED, TURN_EXPIRED)
       elseif turn > r[HEAD] and not unit_get(u, turn .. '.h') then
+        settle_fired(u, 'expiry:')
         queued_end(u, now, server, turn, EXPIRED, TURN_EXPIRED)
       end
     end
@@ -31,30 +66,52 @@ end
 -- time to live in ms or 0).
 local function settle_due(u, now, server)
   local r = u.r
-  local found = redis.call('ZRANGEBYSCORE', T .. 'l:' .. u.id, '-inf', now, 'LIMIT', 0, LATE_LIMIT)
-  local upcoming = redis.call('ZRANGEBYSCORE', T .. 'l:' .. u.id, '(' .. string.format('%.0f', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  r[DELAYED_AT] = #found == LATE_LIMIT and now or tonumber(upcoming[2]) or 0
-  DUE['delayed:' .. u.id] = r[DELAYED_AT] > 0 and r[DELAYED_AT]
+  local found, upcoming = settle_take(u, 'l:', now)
+  r[DELAYED_AT] = upcoming
+  DUE['delayed:' .. u.id] = upcoming > 0 and upcoming
+  unit_touch(u)
   for i = 1, #found do
-    local message_id = string.sub(found[i], 17)
+    local message_id = string.sub(found[i][1], 17)
     local q = unit_table(u, 'q:' .. message_id)
-    unit_mark('l:' .. u.id, found[i], false)
-    r[DELAYED] = r[DELAYED] - 1
+    unit_mark('l:' .. u.id, found[i][1], false)
     if q then
+      settle_fired(u, 'delayed:')
+      r[DELAYED] = r[DELAYED] - 1
       unit_set(u, 'q:' .. message_id, false)
       inbox_admit(u, now, server, message_id, q[3], q[4], q[5], 0, '', false, q[9])
-    else
+    elseif unit_get(u, 'q:' .. message_id) then
+      r[DELAYED] = r[DELAYED] - 1
       unit_mark('damaged', 'q:' .. u.id .. ':' .. message_id, now)
     end
+  end
+  if r[DELAYED] == 0 then
+    unit_mark('busy', unit_later(u), false)
+  end
+end
+
+-- Delayed messages that are due come before any other message.
+local function settle_before_admission(u, now, server)
+  for _ = 1, u.r[DELAYED] do
+    if u.r[DELAYED_AT] == 0 or u.r[DELAYED_AT] > now then
+      break
+    end
+    settle_due(u, now, server)
+  end
+end
+
+-- A head whose time to live is over starts no attempt.
+local function settle_before_claim(u, now, server)
+  local r = u.r
+  while r[STATE] == QUEUED and r[EXPIRES_AT] > 0 and r[EXPIRES_AT] <= now do
+    settle_expired(u, now, server)
   end
 end
 
 -- What only few instances have to do.
 local function settle_late(u, now, server)
   local r = u.r
-  unit_touch(u)
   if r[STATE] == BEHIND then
-    DUE['settle:' .. u.id] = false
+    settle_fired(u, 'settle:')
     inbox_pass(u, now)
     make_ready(u, now, server)
   end
@@ -73,6 +130,7 @@ local function settle(u, now, server)
     DUE[timed .. u.id] = false
     r[DEADLINE] = 0
     transition(u, QUEUED)
+    settle_fired(u, timed)
     ledger_add(u, TURN_READY, now, r[HEAD], QUEUED)
     make_ready(u, now, server)
   end

@@ -61,6 +61,11 @@ local function unit_member(u)
   return u.tv .. ':' .. u.id
 end
 
+-- The member in `busy` of an instance that something is to be done for besides its turns.
+local function unit_later(u)
+  return '~' .. unit_member(u)
+end
+
 -- One field as the script sees it: prepared writes first.
 local function unit_get(u, field)
   local v = u.set[field]
@@ -109,10 +114,12 @@ local function unit_type(u)
   return name
 end
 
--- Settings the instance was created with: a msgpack array (version, engine ms, create digest, lease ms, max attempts).
+-- What the instance was created with: a msgpack array (version, engine ms, create digest, lease ms, max attempts; and where
+-- needed: correlation key and tags, request id, first turn, first event).
 local function unit_birth(u)
   if not u.birth then
-    u.birth = cmsgpack.unpack(unit_get(u, 'o'))
+    local birth = unit_table(u, 'o')
+    u.birth = birth and type(birth[5]) == 'number' and birth or { 1, 0, '', 0, 0, damaged = true }
   end
   return u.birth
 end

@@ -39,7 +39,7 @@ end
 -- From one type:version of the index to the next, whatever is between them.
 local tv
 repeat
-  local next_one = redis.call('ZRANGEBYLEX', T .. 'busy', tv and '(' .. tv .. ';' or '-', '+', 'LIMIT', 0, 1)[1]
+  local next_one = redis.call('ZRANGEBYLEX', T .. 'busy', tv and '(' .. tv .. ';' or '-', '(~', 'LIMIT', 0, 1)[1]
   tv = next_one and string.match(next_one, '^[^:]*:[^:]*')
   if tv and #types < limit then
     add(tv)

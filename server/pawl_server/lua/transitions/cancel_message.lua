@@ -7,7 +7,7 @@
 -- @arg   request_id  str    idempotency id; may be empty
 -- @arg   digest      bytes  digest of the request
 -- @arg   comment     str    text for the ledger
--- @from  QUEUED, RUNNING
+-- @from  QUEUED, RUNNING, BACKOFF
 -- @to    CANCELLED
 -- @reply OK(turn int) | BODY_CONFLICT | NOT_FOUND | WRONG_STATE(state int)
 -- @emits TURN_CANCELLED, MESSAGE_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
@@ -22,21 +22,44 @@ local known = 'd:' .. message_id
 -- Forgets a delayed message: nothing of it stays but the event.
 local function unschedule(q)
   local r = u.r
+  local member = q[8] .. message_id
   unit_set(u, known, false)
   unit_set(u, 'q:' .. message_id, false)
-  unit_mark('l:' .. id, q[8] .. message_id, false)
+  unit_mark('l:' .. id, member, false)
   r[DELAYED] = r[DELAYED] - 1
-  local first = redis.call('ZRANGE', T .. 'l:' .. id, 0, 1, 'WITHSCORES')
-  local at = tonumber(first[1] ~= q[8] .. message_id and first[2] or first[4])
-  r[DELAYED_AT] = at or 0
-  DUE['delayed:' .. id] = at or false
+  if r[DELAYED] == 0 then
+    unit_mark('busy', unit_later(u), false)
+  end
+  -- What is due has been admitted, so that the first of the rest is the next one.
+  local rest = redis.call('ZRANGEBYSCORE', T .. 'l:' .. id, '(' .. string.format('%.0f', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 2)
+  r[DELAYED_AT] = tonumber(rest[1] ~= member and rest[2] or rest[4]) or 0
+  DUE['delayed:' .. id] = r[DELAYED_AT] > 0 and r[DELAYED_AT]
   ledger_add(u, MESSAGE_CANCELLED, now, 0, 0, { message_id, 0 })
 end
 
+-- Cancels a turn that has not started; the reply.
+local function cancel_queued(turn)
+  local r = u.r
+  local h = receipt_get(u, turn)
+  local state = h and h[R_STATE] or turn == r[HEAD] and r[STATE] or QUEUED
+  if not h and turn < r[HEAD] then
+    return { 'DAMAGED' }
+  elseif state >= COMPLETED or turn == r[HEAD] and r[ATTEMPT] > 0 then
+    return { 'WRONG_STATE', state }
+  elseif turn == r[HEAD] then
+    if state == RUNNING then
+      tell_holder(u, r[CONN], turn, r[FENCE], 'cancelled', '')
+    end
+    head_end(u, now, server, CANCELLED, TURN_CANCELLED, comment)
+  else
+    queued_end(u, now, server, turn, CANCELLED, TURN_CANCELLED, comment)
+  end
+  return control_answer(u, request_id, digest, { 'OK', turn })
+end
+
 if not reply then
+  settle_before_admission(u, now, server)
   local found = unit_get(u, known)
-  local turn = tonumber(found)
-  local state = turn and (turn == u.r[HEAD] and u.r[STATE] or (receipt_get(u, turn) or {})[R_STATE] or QUEUED)
   if found == 'q' then
     local q = unit_table(u, 'q:' .. message_id)
     if q then
@@ -45,20 +68,10 @@ if not reply then
     else
       reply = { 'DAMAGED' }
     end
-  elseif not state then
-    reply = { 'NOT_FOUND' }
-  elseif state ~= QUEUED and state ~= RUNNING or turn == u.r[HEAD] and u.r[ATTEMPT] > 0 then
-    reply = { 'WRONG_STATE', state }
+  elseif tonumber(found) then
+    reply = cancel_queued(tonumber(found))
   else
-    if turn == u.r[HEAD] then
-      if state == RUNNING then
-        tell_holder(u, u.r[CONN], turn, u.r[FENCE], 'cancelled', '')
-      end
-      head_end(u, now, server, CANCELLED, TURN_CANCELLED, comment)
-    else
-      queued_end(u, now, server, turn, CANCELLED, TURN_CANCELLED, comment)
-    end
-    reply = control_answer(u, request_id, digest, { 'OK', turn })
+    reply = { 'NOT_FOUND' }
   end
 end
 return { now, { reply }, unit_commit(server) }

@@ -24,7 +24,9 @@ for at = FIRST, LAST, STRIDE do
   local u = settled_load(now, '', id, 'o')
   if u then
     local birth = unit_birth(u)
-    if birth[3] == digest then
+    if birth.damaged then
+      replies[#replies + 1] = { 'DAMAGED' }
+    elseif birth[3] == digest then
       replies[#replies + 1] = { 'OK', u.r[INC], birth[2], birth[8] or 1, birth[9] or 1 }
     else
       replies[#replies + 1] = { 'BODY_CONFLICT', u.tv }

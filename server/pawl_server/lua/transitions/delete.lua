@@ -21,15 +21,19 @@ local u = settled_load(now, server, id, 'o')
 -- Digests of the newest message ids, so that a late repeat does not make a new life.
 local function newest_ids(r)
   local ids = {}
+  local delayed = redis.call('ZRANGE', T .. 'l:' .. id, 0, KEPT_IDS - 1)
+  for i = 1, #delayed do
+    ids[i] = dead_id(string.sub(delayed[i], 17))
+  end
   for turn = r[TAIL], math.max(r[OLDEST], r[TAIL] - KEPT_IDS + 1), -1 do
     local m = unit_table(u, turn .. '.m')
     local h = not m and receipt_get(u, turn)
     local message_id = m and m[2] or h and h[R_MESSAGE_ID]
     if message_id and message_id ~= 0 then
-      ids[#ids + 1] = string.sub(redis.sha1hex(message_id), 1, 12)
+      ids[#ids + 1] = dead_id(message_id)
     end
   end
-  return '\0' .. table.concat(ids, '\0') .. '\0'
+  return table.concat(ids)
 end
 
 -- Takes the instance out of every index.
@@ -40,6 +44,7 @@ local function forget(r)
     DUE[KINDS[i] .. id] = false
   end
   unit_mark('busy', member, false)
+  unit_mark('busy', unit_later(u), false)
   unit_mark('failed', member, false)
   unit_mark('paused', member, false)
   unit_mark('damaged', 'i:' .. id, false)
@@ -58,8 +63,13 @@ local function forget(r)
   end
 end
 
+local dead = dead_get(id, now)
+local repeats = dead and request_id ~= '' and dead[D_REQUEST] == request_id
 local reply
-if u and inc > 0 and inc ~= u.r[INC] then
+if u and repeats and dead[D_INC] ~= u.r[INC] then
+  -- The repeat of a deletion leaves a later life of the id alone.
+  reply = { 'OK', 1, dead[D_BACKGROUND] }
+elseif u and inc > 0 and inc ~= u.r[INC] then
   reply = { 'NOT_FOUND' }
 elseif u then
   local r = u.r
@@ -70,13 +80,14 @@ elseif u then
   local ids = newest_ids(r)
   forget(r)
   notify_awaiting(u, r[HEAD], '')
-  r[FLAGS] = r[FLAGS] + (has_bit(r[FLAGS], 2) and 0 or 2)
+  r[FLAGS] = r[FLAGS] + 2
   ledger_add(u, DELETED, now, 0, 0)
   DEAD[id] = cmsgpack.pack({ 1, r[INC], r[TAIL], r[SEQ], now, request_id, unit_birth(u)[7] or '', ids, background and 1 or 0 })
   unit_mark('deadtime', id, now)
   GONE = { T .. 'l:' .. id, T .. 'x:' .. id, T .. 'e:' .. id }
   if background then
     DUE['delete:' .. id] = now
+    unit_mark('busy', unit_later(u), 0)
   else
     u.gone = true
     GONE[4] = u.key
@@ -86,12 +97,9 @@ elseif MISSING.deleting then
   reply = { 'OK', 1, 1 }
 elseif MISSING.damaged then
   reply = { 'DAMAGED' }
+elseif repeats then
+  reply = { 'OK', 1, dead[D_BACKGROUND] }
 else
-  local dead = dead_get(id, now)
-  if dead and request_id ~= '' and dead[D_REQUEST] == request_id then
-    reply = { 'OK', 1, dead[D_BACKGROUND] }
-  else
-    reply = { 'OK', 0, 0 }
-  end
+  reply = { 'OK', 0, 0 }
 end
 return { now, { reply }, unit_commit(server) }

@@ -50,10 +50,9 @@ for i = 1, #entries do
   elseif SETTLED[kind] then
     if DUE[entries[i]] == nil then
       DUE[entries[i]] = expire_again(u, kind)
-      reply = { 'STALE', kind, id }
-    else
-      reply = { 'FIRED', kind, id, u.r[INC], u.r[HEAD], 0, '', SETTLED[kind] }
     end
+    local fired = u.fired and u.fired[kind .. ':']
+    reply = fired and { 'FIRED', kind, id, u.r[INC], u.r[HEAD], 0, '', SETTLED[kind] } or { 'STALE', kind, id }
   elseif kind == 'gc' then
     local trimmed = history_trim(u, now, 16)
     history_arm(u, now)

@@ -100,6 +100,7 @@ for at = FIRST, LAST, STRIDE do
       inbox_advance(u, now, server)
       ledger_add(u, TURN_COMPLETED, now, turn, COMPLETED, nil, h[R_ATTEMPTS])
       if has_next then
+        settle_before_admission(u, now, server)
         local from = (unit_table(u, turn .. '.m') or { 1, '' })[2]
         h[R_NEXT] = inbox_admit(u, now, server, 'continue-' .. turn, next_digest, next_message, '', turn, from)
       end

@@ -23,9 +23,12 @@ local u, reply = control_load(now, server, id, inc, request_id, digest)
 local kept = u and unit_table(u, turn .. '.p')
 local m
 if kept then
-  m = cmsgpack.unpack(kept[2])
+  local ok, message = pcall(cmsgpack.unpack, kept[2])
+  m = ok and type(message) == 'table' and message or nil
 end
-if not reply and not m then
+if not reply and kept and not m and not discard then
+  reply = { 'DAMAGED' }
+elseif not reply and not kept then
   local state
   state, reply = control_turn(u, turn)
   reply = reply or { 'WRONG_STATE', state, 0 }
@@ -39,6 +42,7 @@ if not reply then
   unit_mark('parked', string.format('%s:%016.0f', unit_member(u), turn), false)
   r[PARKED_TURNS] = r[PARKED_TURNS] - 1
   if not discard then
+    settle_before_admission(u, now, server)
     admitted = inbox_admit(u, now, server, string.format('pawl-redrive-%.0f', turn), m[3], m[4], '', turn, m[2], true, 0)
   end
   local h = receipt_get(u, turn)

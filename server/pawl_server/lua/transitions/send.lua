@@ -67,6 +67,7 @@ local function schedule(u, message_id, digest, message, origin, delay_ms, ttl_ms
   unit_set(u, 'q:' .. message_id, cmsgpack.pack({ 1, message_id, digest, message, origin, now, due, arrival, ttl_ms }))
   unit_set(u, 'd:' .. message_id, 'q')
   unit_mark('l:' .. u.id, arrival .. message_id, due)
+  unit_mark('busy', unit_later(u), 0)
   r[DELAYED] = r[DELAYED] + 1
   if r[DELAYED_AT] == 0 or due < r[DELAYED_AT] then
     r[DELAYED_AT] = due
@@ -77,7 +78,7 @@ end
 
 -- Whether the message belonged to the life of the id that was deleted last.
 local function buried(dead, message_id)
-  return dead and string.find(dead[D_IDS], '\0' .. string.sub(redis.sha1hex(message_id), 1, 12) .. '\0', 1, true)
+  return dead and string.find(dead[D_IDS], dead_id(message_id), 1, true)
 end
 
 local replies = {}
@@ -85,6 +86,9 @@ for at = FIRST, LAST, STRIDE do
   --!item
   local known = 'd:' .. message_id
   local u = settled_load(now, server, id, known)
+  if u then
+    settle_before_admission(u, now, server)
+  end
   local turn = u and unit_get(u, known)
   local reply
   local dead = not u and not MISSING.damaged and not MISSING.deleting and dead_get(id, now) or nil

@@ -1,5 +1,5 @@
---- sweep: walks a part of the instances with unfinished turns, gives back lost wake-ups and orphans leases of dead servers.
--- @keyspace meta i e feed ready types due busy waiting ch l x damaged dead deadtime
+--- sweep: walks a part of the busy instances, gives back what indexes have lost and orphans leases of dead servers.
+-- @keyspace meta i e feed ready types due failed paused busy waiting ch l x damaged dead deadtime
 -- @arg   now_ms    int  engine time in virtual-time namespaces
 -- @arg   server    str  run id of the caller
 -- @arg   cursor    str  "0" to begin, then what the last call answered, until that is "0"
@@ -18,68 +18,103 @@ local now = meta_load(now_ms)
 local page = redis.call('ZRANGEBYLEX', T .. 'busy', cursor == '0' and '-' or '(' .. cursor, '+', 'LIMIT', 0, limit)
 local repaired, orphaned = 0, 0
 
--- The entries of what waits besides the head; true if one was missing and is given back.
-local function repair_secondary(u)
-  local r = u.r
-  local wanted = { ['delayed:'] = r[DELAYED_AT], ['expiry:'] = r[EXPIRES_AT], ['settle:'] = r[STATE] == BEHIND and now or 0 }
-  local found = false
-  for kind, at in pairs(wanted) do
-    local member = kind .. u.id
-    if at > 0 and DUE[member] == nil and not redis.call('ZSCORE', T .. 'due', member) then
-      DUE[member] = at
-      found = true
-    end
+-- Gives back an entry of `due` if it was lost; true if so.
+local function repair_entry(member, at)
+  if at > 0 and DUE[member] == nil and not redis.call('ZSCORE', T .. 'due', member) then
+    DUE[member] = at
+    return true
   end
-  return found
+  return false
 end
 
--- The wake-up an unfinished head must have; true if it was missing and is given back.
+-- Puts the instance back into a set that lists such as it; true if it was missing.
+local function repair_mark(u, name, key, belongs)
+  local member = unit_member(u)
+  if belongs and not (MARKS[name] and MARKS[name][member]) and not redis.call('ZSCORE', key, member) then
+    unit_mark(name, member, 0)
+    return true
+  end
+  return false
+end
+
+-- The wake-up that an unfinished head must have; true if it was missing and is given back.
+local function repair_head(u)
+  local r = u.r
+  if r[STATE] == RUNNING then
+    return repair_entry('lease:' .. u.id, r[DEADLINE])
+  elseif has_bit(r[FLAGS], 1) then
+    return false
+  elseif TIMED[r[STATE]] then
+    return repair_entry(TIMED[r[STATE]] .. u.id, r[DEADLINE])
+  elseif r[STATE] ~= QUEUED then
+    return false
+  end
+  local ready = ready_open(u.tv)
+  if ready.change[u.id] ~= nil then
+    return false
+  end
+  local since = redis.call('ZSCORE', T .. 'ready:' .. u.tv .. ':0', u.id)
+  if not since then
+    make_ready(u, now, server)
+    return true
+  elseif not redis.call('ZSCORE', T .. 'types', u.tv) then
+    ready.added = math.min(ready.added or now, tonumber(since))
+    return true
+  end
+  return false
+end
+
 local function repair(u)
   local r = u.r
-  local repaired_kind = repair_secondary(u)
-  if r[STATE] ~= RUNNING and has_bit(r[FLAGS], 1) then
-    return repaired_kind
-  elseif r[STATE] == QUEUED then
-    local ready = ready_open(u.tv)
-    if ready.change[u.id] ~= nil then
-      return repaired_kind
-    end
-    local since = redis.call('ZSCORE', T .. 'ready:' .. u.tv .. ':0', u.id)
-    if not since then
-      make_ready(u, now, server)
-      return true
-    elseif not redis.call('ZSCORE', T .. 'types', u.tv) then
-      ready.added = math.min(ready.added or now, tonumber(since))
-      return true
-    end
-  elseif r[STATE] == RUNNING or TIMED[r[STATE]] then
-    local member = (r[STATE] == RUNNING and 'lease:' or TIMED[r[STATE]]) .. u.id
-    if DUE[member] == nil and not redis.call('ZSCORE', T .. 'due', member) then
-      DUE[member] = r[DEADLINE]
-      return true
-    end
+  local head = repair_head(u)
+  local expiry = repair_entry('expiry:' .. u.id, r[EXPIRES_AT])
+  local passing = repair_entry('settle:' .. u.id, r[STATE] == BEHIND and now or 0)
+  local failed = repair_mark(u, 'failed', T .. 'failed', r[STATE] == FAILED)
+  local paused = repair_mark(u, 'paused', T .. 'paused', has_bit(r[FLAGS], 1))
+  return head or expiry or passing or failed or paused
+end
+
+-- A head with unfinished turns; `member` is its entry in `busy`.
+local function sweep_head(member)
+  local u = settled_load(now, server, string.match(member, '[^:]*$'))
+  if not u or u.r[PENDING] == 0 or unit_member(u) ~= member then
+    return MISSING.damaged
   end
-  return repaired_kind
+  local run = u.r[CONN] ~= 0 and string.match(u.r[CONN], '^[^.]*')
+  if dead ~= '' and u.r[STATE] == RUNNING and run and string.find(',' .. dead .. ',', ',' .. run .. ',', 1, true) then
+    orphan_lease(u, now, grace_ms)
+    orphaned = orphaned + 1
+  end
+  if repair(u) then
+    repaired = repaired + 1
+  end
+  return true
+end
+
+-- An instance with delayed messages, or one that is being deleted.
+local function sweep_later(member)
+  local id = string.match(member, '[^:]*$')
+  local u = settled_load(now, server, id)
+  local lost = false
+  if MISSING.deleting then
+    lost = repair_entry('delete:' .. id, now)
+  elseif not u or u.r[DELAYED] == 0 or unit_later(u) ~= member then
+    return MISSING.damaged
+  else
+    lost = repair_entry('delayed:' .. id, u.r[DELAYED_AT])
+  end
+  if lost then
+    repaired = repaired + 1
+  end
+  return true
 end
 
 for i = 1, #page do
-  local id = string.match(page[i], '[^:]*$')
-  local u = settled_load(now, server, id)
-  if not u or u.r[PENDING] == 0 or unit_member(u) ~= page[i] then
-    -- A damaged instance stays where it is found.
-    if not MISSING.damaged then
-      unit_mark('busy', page[i], false)
-      repaired = repaired + 1
-    end
-  else
-    local run = u.r[CONN] ~= 0 and string.match(u.r[CONN], '^[^.]*')
-    if dead ~= '' and u.r[STATE] == RUNNING and run and string.find(',' .. dead .. ',', ',' .. run .. ',', 1, true) then
-      orphan_lease(u, now, grace_ms)
-      orphaned = orphaned + 1
-    end
-    if repair(u) then
-      repaired = repaired + 1
-    end
+  local later = string.sub(page[i], 1, 1) == '~'
+  -- A damaged instance stays where it is found.
+  if not (later and sweep_later(page[i]) or not later and sweep_head(page[i])) then
+    unit_mark('busy', page[i], false)
+    repaired = repaired + 1
   end
 end
 -- Deleted instances are forgotten after a day.
