@@ -15,16 +15,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from pawl.testing.v1 import clock_service_pb2
 from pawl.v1 import worker_service_pb2
 from pawl_server import log_lines as lines
 from pawl_server import logs, ports
 from pawl_server.background import Background
 from pawl_server.delivery import LAST_FRAMES_S, Delivery
+from pawl_server.delivery.rest import Floor
 from pawl_server.embedded import EmbeddedError, EmbeddedServer, EmbeddedSettings, Folder
 from pawl_server.engine import Engine, new_server_run
+from pawl_server.engine.clock import Clock
 from pawl_server.ports import AddressInUse
 from pawl_server.rpc.call import Gate
-from pawl_server.rpc.server import RpcServer, service
+from pawl_server.rpc.clock_service import ClockService
+from pawl_server.rpc.server import Extra, RpcServer, service
 from pawl_server.rpc.worker_service import WorkerService
 from pawl_server.settings import BadSetting, Settings, host_and_port
 from pawl_server.store.checks import Durability
@@ -109,7 +113,8 @@ async def _start(settings: Settings, place: Place | None, stack: AsyncExitStack)
     own_address = address if place is None else rpc.bind(settings.host, 0)
     embedded, url = None, settings.redis_url
     if url is None:
-        embedded = await EmbeddedServer.start(EmbeddedSettings(folder=settings.data_dir), folder)
+        chosen = EmbeddedSettings(folder=settings.data_dir, virtual_time=settings.virtual_time)
+        embedded = await EmbeddedServer.start(chosen, folder)
         stack.push_async_callback(embedded.stop)
         url = embedded.url
     store = await Store.open(_store_settings(settings, url))
@@ -140,8 +145,13 @@ async def _start(settings: Settings, place: Place | None, stack: AsyncExitStack)
         metrics = Metrics(engine, delivery, background, gate, rpc)
         stack.push_async_callback(metrics.stop)
         await metrics.start(*_metrics_address(settings, place))
-    workers = WorkerService(delivery, gate)
-    await rpc.start(engine, gate, [(service(worker_service_pb2, "WorkerService"), workers)])
+    services: list[Extra] = [
+        (service(worker_service_pb2, "WorkerService"), WorkerService(delivery, gate)),
+    ]
+    if settings.virtual_time:
+        clock = Clock(engine, background.timers, Floor(delivery))
+        services.append((service(clock_service_pb2, "ClockService"), ClockService(clock, gate)))
+    await rpc.start(engine, gate, services)
     stack.push_async_callback(_drain, settings, rpc, engine, delivery, background)
     _announce(engine, address, embedded)
     return Handle(settings, address, engine, delivery, background, gate, metrics, stack)
@@ -176,6 +186,7 @@ def _store_settings(settings: Settings, url: str) -> StoreSettings:
         url=url,
         namespace=settings.namespace,
         partitions=settings.partitions,
+        virtual_time=settings.virtual_time,
         durability_assume=Durability(assume) if assume else None,
         open_timeout=settings.start_timeout_ms / 1000,
         call_timeout=2 * silence_s,

@@ -70,6 +70,8 @@ class Settings:
     """Number of partitions of a namespace that does not exist yet; unset means 2, or what is stored."""
     durability_assume: str | None = _setting(None, choices=("fsync", "everysec", "memory"))
     """Level to report where Redis hides its settings; the operator vouches for it."""
+    virtual_time: bool = False
+    """For tests: time stands still until ClockService moves it. Stored data keep to their kind of time."""
     server_name: str = ""
     """Name of this server that stays the same over restarts; empty means host name and address."""
     beat_interval_ms: int = _setting(2_000, low=100, high=60_000)
@@ -107,6 +109,8 @@ class Settings:
         for item in dataclasses.fields(self.limits):
             _check_range(limit_variable(item.name), getattr(self.limits, item.name), item.metadata)
         self._check_address()
+        if self.virtual_time and self.processes > 1:
+            raise BadSetting("PAWL_VIRTUAL_TIME", "needs a single process (PAWL_PROCESSES=1)")
         if not _NAMESPACE.fullmatch(self.namespace):
             raise BadSetting("PAWL_NAMESPACE", f"{self.namespace!r} does not match {_NAMESPACE.pattern}")
         if self.server_name and not _NAME.fullmatch(self.server_name):

@@ -66,6 +66,11 @@ class Timers:
         """Steps that failed."""
         return sum(each.loop.errors for each in self._partitions)
 
+    @property
+    def applied(self) -> int:
+        """Entries that are gone: applied or found stale."""
+        return sum(self.fired.values()) + self.stale
+
     def start(self) -> None:
         """Begins at once."""
         self._engine.leases.on_due = self.due

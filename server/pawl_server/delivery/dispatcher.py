@@ -196,6 +196,13 @@ class Dispatcher:
                 return True
         return False
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether no claim is due or under way."""
+        return not self._hungry and not any(
+            source.flying for pool in self._pools.values() for source in pool.sources
+        )
+
     # Claims
 
     def _flush(self) -> None:

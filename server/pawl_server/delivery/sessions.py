@@ -129,6 +129,16 @@ class WorkSession:
         )
 
     @property
+    def at_rest(self) -> bool:
+        """Whether all that was sent has arrived, and all that came was answered."""
+        return (
+            self.outbox.empty
+            and not self.commands.pending
+            and not self._adopting
+            and all(state.accepted for state in self.held.states.values() if state.held)
+        )
+
+    @property
     def blocked(self) -> bool:
         """Whether the worker does not read what is sent."""
         return self.write_began > 0 and self._loop.time() - self.write_began > BLOCKED_S

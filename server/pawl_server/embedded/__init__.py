@@ -1,6 +1,12 @@
 """A private Valkey or Redis for one server: found, started, supervised, stopped."""
 
-from pawl_server.embedded.errors import EmbeddedError, FolderInUse, NoServerBinary, ServerDidNotStart
+from pawl_server.embedded.errors import (
+    EmbeddedError,
+    FolderInUse,
+    NoServerBinary,
+    ServerDidNotStart,
+    WrongTime,
+)
 from pawl_server.embedded.folder import Folder
 from pawl_server.embedded.supervisor import Description, EmbeddedServer, EmbeddedSettings
 
@@ -13,4 +19,5 @@ __all__ = [
     "FolderInUse",
     "NoServerBinary",
     "ServerDidNotStart",
+    "WrongTime",
 ]

@@ -2,6 +2,7 @@
 
 EmbeddedError
 ├── FolderInUse          another process holds the data folder
+├── WrongTime            the folder keeps the other kind of time
 ├── NoServerBinary       no usable valkey-server or redis-server
 └── ServerDidNotStart    the server ended, or did not answer, while it was started
 """
@@ -26,6 +27,19 @@ class FolderInUse(EmbeddedError):
         )
         self.folder = folder
         self.holder = holder
+
+
+class WrongTime(EmbeddedError):
+    """The folder holds data of real time where virtual time is wanted, or the reverse."""
+
+    def __init__(self, folder: Path, *, virtual: bool) -> None:
+        held, wanted = ("virtual", "real") if virtual else ("real", "virtual")
+        super().__init__(
+            f"the data folder {folder} holds {held} time, this server wants {wanted} time: choose another"
+            " folder (--data-dir)"
+        )
+        self.folder = folder
+        self.virtual = virtual
 
 
 class NoServerBinary(EmbeddedError):

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pawl_server.embedded.errors import EmbeddedError, FolderInUse
+from pawl_server.embedded.errors import EmbeddedError, FolderInUse, WrongTime
 
 LONGEST_SOCKET_PATH = 90
 """Bytes of a socket's path that every system accepts (Linux takes 107, macOS 103)."""
@@ -64,6 +64,19 @@ class Folder:
     def former_socket(self) -> str:
         """Where the last server of this folder listened; '' if there was none."""
         return str(self.read_note().get("socket", ""))
+
+    def keep_time(self, *, virtual: bool) -> None:
+        """Fixes what kind of time the data have, with the first server that uses the folder.
+
+        Raises WrongTime if they have the other kind.
+        """
+        mark = self.path / "virtual-time"
+        if self.read_note() and mark.exists() != virtual:
+            raise WrongTime(self.path, virtual=not virtual)
+        if virtual:
+            mark.touch()
+        else:
+            mark.unlink(missing_ok=True)
 
     def lock_for_server(self) -> int | None:
         """A locked descriptor for the server to inherit, or None while a former server is still there."""

@@ -62,6 +62,7 @@ class EmbeddedSettings:
     low_disk: int = 256 << 20
     disk_interval: float = 1.0
     guard: Guard = "auto"
+    virtual_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ class EmbeddedServer:
         """Locks the folder, starts the server and returns once it answers.
 
         A `folder` that is held already stands for the one of the settings; it is given back in any case.
-        Raises FolderInUse (folder and holder named), NoServerBinary, ServerDidNotStart, EmbeddedError.
+        Raises FolderInUse (folder and holder named), WrongTime, NoServerBinary, ServerDidNotStart,
+        EmbeddedError.
         """
         settings = settings or EmbeddedSettings()
         try:
@@ -119,6 +121,7 @@ class EmbeddedServer:
         server = cls(settings, binary, folder or Folder(settings.folder))
         try:
             server._look_at_disk()
+            server._folder.keep_time(virtual=settings.virtual_time)
             await server._launch()
         except BaseException:
             await server.stop()

@@ -46,7 +46,9 @@ class Info:
                     await self.refresh()
             except (StoreError, TimeoutError):
                 reachable = False
-        now_ms = self._seen_ms + int((time.monotonic() - self._seen_at) * 1000)
+        now_ms = self._seen_ms
+        if not store.settings.virtual_time:
+            now_ms += int((time.monotonic() - self._seen_at) * 1000)
         level = f"DURABILITY_{'ASSUMED' if store.durability_assumed else store.durability.upper()}"
         return GetServerInfoResponse(
             version=VERSION,

@@ -23,6 +23,7 @@ DEFAULT_ADDRESS = "127.0.0.1:7295"
 
 Q = TypeVar("Q")
 R = TypeVar("R")
+S = TypeVar("S")
 Request_contra = TypeVar("Request_contra", contravariant=True)
 Response_co = TypeVar("Response_co", covariant=True)
 
@@ -70,13 +71,22 @@ class Transport:
     @property
     def stubs(self) -> AioStubs:
         """The stubs. Raises Unavailable once the connection is closed."""
+        self._open()
+        return self._stubs
+
+    def _open(self) -> None:
         if self._closed:
             raise Unavailable(CLOSED)
         if self._channel is None:
             forks.use(asyncio=True)
             self._channel = grpc.aio.insecure_channel(self.address, options=channel_options())
             self._stubs = AioStubs(self._channel)
-        return self._stubs
+
+    def stub(self, kind: Callable[[grpc.aio.Channel], S]) -> S:
+        """Gives the stub of a service that is not among them. Raises Unavailable once closed."""
+        self._open()
+        assert self._channel is not None
+        return kind(self._channel)
 
     async def call(
         self,

@@ -17,7 +17,7 @@ async def test_handler():
 
 from __future__ import annotations
 
-from pawl.testing.running import Server, server
+from pawl.testing.running import Advanced, Clock, Server, server
 from pawl.testing.turns import Ran, run
 
-__all__ = ["Ran", "Server", "run", "server"]
+__all__ = ["Advanced", "Clock", "Ran", "Server", "run", "server"]
