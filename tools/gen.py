@@ -66,6 +66,7 @@ def generate(root: Path) -> dict[str, str]:
         cli_page,
         keys_page,
         logs_page,
+        metrics_page,
         protos,
         python_page,
         scripts,
@@ -76,8 +77,9 @@ def generate(root: Path) -> dict[str, str]:
     )
 
     files: dict[str, str] = {}
-    pages = (transitions_page, keys_page, cli_page, python_page, settings_page, logs_page)
-    for generator in (protos, scripts, states, sync_client, *pages):
+    pages = (transitions_page, keys_page, cli_page, python_page, settings_page)
+    observed = (logs_page, metrics_page)
+    for generator in (protos, scripts, states, sync_client, *pages, *observed):
         files.update(generator.generate(root))
     return files
 

@@ -136,6 +136,17 @@ TURN_NOT_SENT = Line(
 )
 """A bug, or a damaged record; the turn comes back by itself."""
 
+# Events
+
+FEED_FAILS = Line("feed_fails", INFO, "the feed of partition %(partition)d can't be read: %(why)s", burst=1)
+"""Watchers hear nothing of the partition until it can; it is tried again."""
+FEED_BROKEN = Line("feed_broken", INFO, "the feed of partition %(partition)d has a gap: %(why)s")
+"""Watchers read what they missed from the ledgers."""
+WATCHERS_BEHIND = Line(
+    "watchers_behind", INFO, "watchers of partition %(partition)d read their ledgers again"
+)
+"""After a gap of the feed, or a change of the store."""
+
 # Requests
 
 REQUEST_FAILED = Line("request_failed", ERROR, "%(where)s failed", incident=True)

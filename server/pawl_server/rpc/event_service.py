@@ -60,15 +60,16 @@ class EventService:
     async def _stream(self, request: Any, context: Context, begin: Any, where: str) -> None:
         """Sends frames until there are no more; whatever goes wrong becomes a status with a reason."""
         context.set_trailing_metadata(self.gate.metadata)
-        try:
-            self.gate.check(sheds=False, while_draining=False)
-            if isinstance(request, Refused):
-                raise request
-            async with contextlib.aclosing(begin()) as frames:
-                async for frame in frames:
-                    await self._write(context, frame)
-        except Exception as error:
-            await abort(context, error, where)
+        with self.gate.stream(where, context):
+            try:
+                self.gate.check(sheds=False, while_draining=False)
+                if isinstance(request, Refused):
+                    raise request
+                async with contextlib.aclosing(begin()) as frames:
+                    async for frame in frames:
+                        await self._write(context, frame)
+            except Exception as error:
+                await abort(context, error, where)
 
     async def _write(self, context: Context, frame: Any) -> None:
         stall = self._engine.events.options.stall

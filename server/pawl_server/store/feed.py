@@ -15,9 +15,11 @@ import random
 from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple
 
+from pawl_server.log_lines import FEED_BROKEN, FEED_FAILS
 from pawl_server.store import scripts_gen
 from pawl_server.store.client import PartitionHandle
 from pawl_server.store.errors import StoreError
+from pawl_server.store.outage import reason
 from pawl_server.store.records import unpack
 from pawl_server.store.scripts_gen import ReadFeedCompacted, ReadFeedOk, ReadFeedRewound
 
@@ -202,7 +204,7 @@ class FeedTail:
                     await self._look()
                     pause = 0.1
                 except StoreError as error:
-                    log.info("feed of %s: %s", self.partition, error)
+                    FEED_FAILS(log, partition=self.partition.index, why=reason(error))
                     self._look_due = True
                     if not self._ready.done():
                         self._fail(error)
@@ -252,7 +254,7 @@ class FeedTail:
                     self.place = entry.id
                     self._on_entry(entry)
         except FeedBroken as broken:
-            log.info("feed of %s: %s; the ledgers are read instead", self.partition, broken)
+            FEED_BROKEN(log, partition=self.partition.index, why=str(broken))
             self.breaks += 1
             self.place = newest
             self._look_due = True

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pawl.v1.event_pb2 import Event
 from pawl_server.engine.events.ledger import event_message
+from pawl_server.log_lines import WATCHERS_BEHIND
 from pawl_server.store.client import PartitionHandle
 from pawl_server.store.feed import CHANNEL, FeedEntry, FeedTail
 from pawl_server.store.pubsub import Listener
@@ -196,7 +197,7 @@ class Hub:
             watcher.offer(partition, entry)
 
     def _break(self, partition: int) -> None:
-        log.info("watchers of partition %d read their ledgers again", partition)
+        WATCHERS_BEHIND(log, partition=partition)
         for instance_id, watchers in self._instances.items():
             if self._engine.store.partition_of(instance_id).index == partition:
                 for watcher in watchers:
