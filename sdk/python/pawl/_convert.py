@@ -9,7 +9,10 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from pawl.models import (
+    BacklogEntry,
     Failure,
+    InboxEntry,
+    InboxPage,
     Instance,
     Origin,
     Retention,
@@ -17,10 +20,20 @@ from pawl.models import (
     SavedStep,
     ServerInfo,
     Turn,
+    TypeWorkload,
     WorkflowType,
+    Workload,
 )
 from pawl.payloads import Payload
-from pawl.v1 import admin_service_pb2, failure_pb2, instance_pb2, step_pb2, turn_pb2, workflow_type_pb2
+from pawl.v1 import (
+    admin_service_pb2,
+    failure_pb2,
+    instance_pb2,
+    message_service_pb2,
+    step_pb2,
+    turn_pb2,
+    workflow_type_pb2,
+)
 
 
 def time_of(stamp: Timestamp) -> datetime | None:
@@ -61,9 +74,10 @@ def failure_of(message: failure_pb2.Failure) -> Failure:
 
 def origin_of(message: turn_pb2.Origin) -> Origin:
     """Converts an origin. A kind newer than this SDK counts as "client"."""
-    if message.WhichOneof("source") == "continuation":
-        source = message.continuation
-        return Origin("continuation", turn=source.turn, message_id=source.message_id)
+    kind = message.WhichOneof("source")
+    if kind in ("continuation", "redrive"):
+        source = getattr(message, kind)
+        return Origin(kind, turn=source.turn, message_id=source.message_id)
     return Origin("client", client=message.client)
 
 
@@ -79,13 +93,18 @@ def step_of(message: step_pb2.Step) -> SavedStep:
     )
 
 
+def turn_state_of(value: int) -> str:
+    """Converts a turn state to its name; one newer than this SDK to its number."""
+    return _word(turn_pb2.TurnState, value, "TURN_STATE_")
+
+
 def turn_of(message: turn_pb2.Turn) -> Turn:
     """Converts a turn."""
     return Turn(
         instance_id=message.instance_id,
         incarnation=message.incarnation,
         turn=message.turn,
-        state=_word(turn_pb2.TurnState, message.state, "TURN_STATE_"),
+        state=turn_state_of(message.state),
         message_id=message.message_id,
         origin=origin_of(message.origin),
         attempt=message.attempt,
@@ -97,9 +116,19 @@ def turn_of(message: turn_pb2.Turn) -> Turn:
         due_time=time_of(message.due_time),
         trimmed=message.trimmed,
         continuation_turn=message.continuation_turn,
+        expire_time=time_of(message.expire_time),
         message_payload=_payload(message, "message"),
         reply_payload=_payload(message, "reply"),
     )
+
+
+def status_value(name: str) -> instance_pb2.InstanceStatus.ValueType:
+    """Converts the name of a status, "" to none. Raises ValueError."""
+    word = f"INSTANCE_STATUS_{name or 'UNSPECIFIED'}"
+    try:
+        return instance_pb2.InstanceStatus.Value(word)
+    except ValueError:
+        raise ValueError(f"{name!r} is no status of an instance") from None
 
 
 def instance_of(message: instance_pb2.Instance) -> Instance:
@@ -118,6 +147,11 @@ def instance_of(message: instance_pb2.Instance) -> Instance:
         lease_timeout=span_of(message.lease_timeout),
         max_attempts=message.max_attempts,
         last_seq=message.last_seq,
+        delayed_messages=message.delayed_messages,
+        tags=tuple(message.tags),
+        correlation_key=message.correlation_key,
+        paused=message.paused,
+        parked_turns=message.parked_turns,
         state_payload=_payload(message, "state"),
     )
 
@@ -163,6 +197,9 @@ def type_of(message: workflow_type_pb2.WorkflowType) -> WorkflowType:
         )
         if message.HasField("retention")
         else None,
+        on_exhausted=_word(workflow_type_pb2.ExhaustionPolicy, message.on_exhausted, "EXHAUSTION_POLICY_")
+        if message.on_exhausted
+        else None,
         revision=message.revision,
         update_time=time_of(message.update_time),
     )
@@ -171,6 +208,8 @@ def type_of(message: workflow_type_pb2.WorkflowType) -> WorkflowType:
 def type_message(settings: WorkflowType) -> workflow_type_pb2.WorkflowType:
     """Converts a workflow type to its message, leaving out what is None."""
     message = workflow_type_pb2.WorkflowType(name=settings.name, max_attempts=settings.max_attempts or 0)
+    if settings.on_exhausted is not None:
+        message.on_exhausted = policy_of(settings.on_exhausted)
     set_span(message.lease_timeout, settings.lease_timeout)
     set_span(message.attempt_timeout, settings.attempt_timeout)
     if settings.retry:
@@ -185,6 +224,58 @@ def type_message(settings: WorkflowType) -> workflow_type_pb2.WorkflowType:
         message.retention.keep_none = keep.keep_none
         set_span(message.retention.max_age, keep.max_age)
     return message
+
+
+def policy_of(name: str) -> workflow_type_pb2.ExhaustionPolicy.ValueType:
+    """Converts "BLOCK", "SKIP" or "PARK". Raises ValueError."""
+    if name not in ("BLOCK", "SKIP", "PARK"):
+        raise ValueError(f"on_exhausted must be BLOCK, SKIP or PARK, not {name!r}")
+    return workflow_type_pb2.ExhaustionPolicy.Value(f"EXHAUSTION_POLICY_{name}")
+
+
+def inbox_of(message: message_service_pb2.ListInboxResponse) -> InboxPage:
+    """Converts a page of an inbox."""
+    return InboxPage(
+        items=[InboxEntry(turn_of(item.turn), item.message_bytes) for item in message.entries],
+        next_page_token=message.next_page_token,
+        pending_turns=message.pending_turns,
+        delayed_messages=message.delayed_messages,
+        oldest_admit_time=time_of(message.oldest_admit_time),
+        newest_admit_time=time_of(message.newest_admit_time),
+    )
+
+
+def backlog_of(message: message_service_pb2.BacklogEntry) -> BacklogEntry:
+    """Converts an instance with unfinished turns."""
+    head = turn_of(message.head) if message.HasField("head") else None
+    return BacklogEntry(instance_of(message.instance), head)
+
+
+def workload_of(message: admin_service_pb2.GetWorkloadResponse) -> Workload:
+    """Converts what waits in a namespace."""
+    types = tuple(
+        TypeWorkload(
+            workflow_type=item.workflow_type,
+            version=item.version,
+            ready_turns=item.ready_turns,
+            oldest_ready_age=item.oldest_ready_age.ToTimedelta()
+            if item.HasField("oldest_ready_age")
+            else None,
+            busy_instances=item.busy_instances,
+            blocked_instances=item.blocked_instances,
+            paused_instances=item.paused_instances,
+            starved=item.starved,
+        )
+        for item in message.types
+    )
+    return Workload(
+        types=types,
+        more=message.more,
+        parked_turns=message.parked_turns,
+        damaged_records=message.damaged_records,
+        timers=message.timers,
+        late_timers=message.late_timers,
+    )
 
 
 def set_span(target: Duration, value: float | timedelta | None) -> None:

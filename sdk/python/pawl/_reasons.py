@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pawl.errors import (
     BodyConflict,
     CommandGap,
+    Compacted,
     DeadlineExceeded,
+    InstanceDeleted,
     InternalError,
     InvalidField,
     LeaseEnded,
@@ -16,6 +18,7 @@ from pawl.errors import (
     Overloaded,
     Pruned,
     RevisionConflict,
+    Rewound,
     ServerError,
     StaleFence,
     Unavailable,
@@ -46,6 +49,10 @@ REASONS: dict[str, type[ServerError]] = {
     "DURABILITY_NOT_MET": Unavailable,
     "SUPERSEDED": StaleFence,
     "CURSOR_STALE": InvalidField,
+    "INSTANCE_DELETING": Unavailable,
+    "INSTANCE_DELETED": InstanceDeleted,
+    "COMPACTED": Compacted,
+    "REWOUND": Rewound,
 }
 """Exception of each reason that can end a call."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -38,6 +39,10 @@ class NewInstance:
     """Seconds or timedelta, 1 s to 1 h; None leaves it to the type."""
     max_attempts: int | None = None
     """1 to 1,000; None leaves it to the type."""
+    tags: Sequence[str] = ()
+    """At most 16 words to find the instance by."""
+    correlation_key: str = ""
+    """One word to find the instance by; need not be unique."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,20 @@ class Message:
     """Idempotency id; default is a new UUID."""
     create: NewInstance | Workflow | None = None
     origin: bytes = b""
+    delay: float | timedelta | None = None
+    """Admits the message after this time, 1 ms to 365 days."""
+    ttl: float | timedelta | None = None
+    """Ends the turn EXPIRED if no attempt has begun this long after admission, 1 ms to 365 days."""
+
+
+def new_id() -> str:
+    """A new idempotency id."""
+    return str(uuid.uuid4())
+
+
+def type_name(workflow: Workflow | str) -> str:
+    """Name of a type."""
+    return workflow.name if isinstance(workflow, Workflow) else workflow
 
 
 def spec_of(create: NewInstance | Workflow) -> instances.InstanceSpec:
@@ -62,6 +81,8 @@ def spec_of(create: NewInstance | Workflow) -> instances.InstanceSpec:
         workflow_type=declared.name if declared else new.workflow,  # pyright: ignore[reportArgumentType]
         version=version,
         max_attempts=new.max_attempts or 0,
+        tags=new.tags,
+        correlation_key=new.correlation_key,
     )
     if new.state is not UNSET:
         spec.state.CopyFrom(encode(new.state))
@@ -74,10 +95,12 @@ def spec_of(create: NewInstance | Workflow) -> instances.InstanceSpec:
 def request_of(message: Message) -> messages.SendMessageRequest:
     request = messages.SendMessageRequest(
         instance_id=message.instance_id,
-        message_id=message.id if message.id is not None else str(uuid.uuid4()),
+        message_id=message.id if message.id is not None else new_id(),
         message=encode(message.message),
         origin=message.origin,
     )
+    set_span(request.delay, message.delay)
+    set_span(request.ttl, message.ttl)
     if message.create is not None:
         request.create_if_absent.CopyFrom(spec_of(message.create))
     return request
@@ -91,4 +114,5 @@ def sent_of(request: messages.SendMessageRequest, answer: messages.SendMessageRe
         incarnation=answer.incarnation,
         admit_time=time_of(answer.admit_time),
         outcome=turn_of(answer.outcome) if answer.HasField("outcome") else None,
+        due_time=time_of(answer.due_time),
     )

@@ -1,7 +1,7 @@
 """What a handler is given: the interface, apart from its implementation in `pawl._runtime`.
 
-Async handlers get a `Context`, sync handlers (which run in threads) a `SyncContext`; they differ in `step`
-alone.
+Async handlers get a `Context`, sync handlers (which run in threads) a `SyncContext`; they differ in
+`step` and `sleep` alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar, overload
 from uuid import UUID
 
@@ -230,6 +230,23 @@ class Context(TurnInfo):
             Exception: whatever `fn` raises. It is not saved: let it pass, to try again with the next attempt.
         """
 
+    @abstractmethod
+    def sleep(self, key: str, duration: float | timedelta) -> Awaitable[None]:
+        """Sleeps durably: the turn is saved and leaves the worker until the time is over; costs no attempt.
+
+        The handler is unwound here (by an `AttemptEnded`, which no code may swallow) and starts over when the
+        time is over: it passes its saved steps, and this sleep, and goes on. The sleep counts as a step.
+
+        Args:
+            key: as of a step, unique in the turn.
+            duration: seconds or timedelta, at most 365 days; less than 1 ms counts as 1 ms. For a point in
+                time, save in a step how long is left.
+
+        Raises:
+            StepError: as `step`; duration negative or out of range.
+            ReplayError: an earlier attempt saved another step at this place.
+        """
+
 
 class SyncContext(TurnInfo):
     """Context of a sync handler, which runs in a thread."""
@@ -251,3 +268,7 @@ class SyncContext(TurnInfo):
         A sync `fn` runs in the handler's own thread and can't be interrupted: after `timeout` seconds
         `step.cancelled` turns true. An async `fn` runs on the worker's event loop.
         """
+
+    @abstractmethod
+    def sleep(self, key: str, duration: float | timedelta) -> None:
+        """Same as `Context.sleep`."""

@@ -6,13 +6,16 @@ PawlError
 │   ├── InvalidField          a field has a bad value; never succeeds unchanged
 │   ├── LimitExceeded         a limit was hit; `limit`, `value` and `max` say which
 │   ├── NotFound              no such instance or turn
-│   │   └── Pruned            the turn existed; its history was trimmed
+│   │   ├── Pruned            the turn existed; its history was trimmed
+│   │   └── InstanceDeleted   the request belongs to a life of the id that was deleted
 │   ├── BodyConflict          the id was used before with another body
 │   ├── StaleFence            the lease is not the current one
 │   ├── LeaseEnded            the lease ended earlier; `how` says how
 │   ├── CommandGap            a command number was left out
 │   ├── WrongState            the object's state, `state`, does not allow it
 │   ├── RevisionConflict      the settings were changed meanwhile
+│   ├── Compacted             events after the cursor were trimmed; `oldest_seq` is the oldest kept
+│   ├── Rewound               the store lost its newest writes, and what the cursor names with them
 │   ├── Unimplemented         this server does not offer the call or option
 │   ├── InternalError         a bug or damaged data; `incident` leads to the server's log
 │   ├── Unavailable           not reachable, stopping, or its store does not answer: retried by the client
@@ -22,13 +25,14 @@ PawlError
 ├── TurnFailed                the awaited turn failed for good
 ├── TurnUnfinished            the awaited turn is not finished yet
 ├── StepTimeout               a step's function took longer than its `timeout`
+├── Defer                     raised by a handler: not now, start over after `delay`
 ├── RetryableError            raised by a handler: fail this attempt, try again after `delay`
 └── WorkflowError             raised by a handler: fail the turn for good
     ├── StepError             steps were used in a way that can't be replayed
     └── ReplayError           the code asks for other steps than the ones saved
 
 BaseException
-└── AttemptEnded              the attempt lost its lease; raised to unwind a handler, never to be caught
+└── AttemptEnded              the lease is over or the turn sleeps: unwinds a handler, never to be caught
 ```
 
 Ordinary exceptions of a handler fail the attempt and are retried by the type's retry policy.
@@ -37,7 +41,11 @@ Ordinary exceptions of a handler fail the attempt and are retried by the type's 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, ClassVar
+
+MAX_DELAY = 365 * 86_400.0
+"""Longest sleep or delay, in seconds."""
 
 
 class PawlError(Exception):
@@ -135,6 +143,32 @@ class Pruned(NotFound):
     """The turn existed; its history was trimmed."""
 
 
+class InstanceDeleted(NotFound):
+    """The instance was deleted within the last day, and the request belongs to its former life."""
+
+
+class Compacted(ServerError):
+    """Events after the cursor were trimmed."""
+
+    default_code = "OUT_OF_RANGE"
+
+    @property
+    def oldest_seq(self) -> int:
+        """Number of the oldest event that is kept; -1 if the server did not say."""
+        return int(self.metadata.get("oldest_seq", -1))
+
+
+class Rewound(ServerError):
+    """The store lost its newest writes, the event of the cursor among them."""
+
+    default_code = "ABORTED"
+
+    @property
+    def last_seq(self) -> int:
+        """Number of the newest event there is now; -1 if the server did not say."""
+        return int(self.metadata.get("last_seq", -1))
+
+
 class BodyConflict(ServerError):
     """The id was used before with another body. Never succeeds."""
 
@@ -154,7 +188,10 @@ class LeaseEnded(ServerError):
 
     @property
     def how(self) -> str:
-        """`completed`, `failed`, `released`, `expired`, `lost` or `returned`; may grow."""
+        """For example `completed`, `failed`, `released`, `expired`, `lost`, `returned` or `cancelled`.
+
+        May grow; the set is in error.proto.
+        """
         return self.metadata.get("how", "")
 
 
@@ -178,6 +215,11 @@ class WrongState(ServerError):
     def state(self) -> str:
         """The state it is in; empty if the server did not say."""
         return self.metadata.get("state", "")
+
+    @property
+    def attempt(self) -> int:
+        """The attempt the turn is at, if the caller had seen another one; else 0."""
+        return int(self.metadata.get("attempt", 0))
 
 
 class RevisionConflict(ServerError):
@@ -329,6 +371,31 @@ class RetryableError(PawlError):
         self.details = details
 
 
+class Defer(PawlError):
+    """Raised by a handler or a step: the turn can't run now and is to start over later, at no attempt's cost.
+
+    Saved steps stay. A turn can be put off 10,000 times.
+
+    Args:
+        delay: seconds or timedelta, 1 ms to 365 days.
+        reason: short machine-readable cause for the ledger, `[A-Za-z0-9_.-]{1,128}`; may be empty.
+    """
+
+    def __init__(self, delay: float | timedelta, *, reason: str = "") -> None:
+        self.delay = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        if not 0.001 <= self.delay <= MAX_DELAY:
+            raise ValueError(f"delay must be 0.001 s to 365 days, not {delay!r}")
+        self.reason = reason
+        super().__init__(f"put off for {self.delay:g} s" + (f": {reason}" if reason else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _defer, (self.delay, self.reason)
+
+
+def _defer(delay: float, reason: str) -> Defer:
+    return Defer(delay, reason=reason)
+
+
 class WorkflowError(PawlError):
     """Raised by a handler: fails the turn for good, without further attempts.
 
@@ -374,7 +441,7 @@ class ReplayError(WorkflowError):
 
 
 class AttemptEnded(BaseException):
-    """The attempt lost its lease, or its worker stops. Raised inside a handler to unwind it.
+    """The attempt lost its lease, its worker stops, or the turn sleeps. Raised inside a handler to unwind it.
 
     Not an Exception on purpose: code that catches `Exception` lets it pass. If you see it in your own code,
     you caught BaseException around `ctx`; re-raise it.

@@ -48,11 +48,11 @@ class Origin:
     """How a message came to be. Maps to Origin."""
 
     kind: str
-    """"client" or "continuation"."""
+    """"client", "continuation" or "redrive"."""
     client: bytes = b""
     """Bytes given by the sender."""
     turn: int = 0
-    """Turn that continued with the message; 0 for other kinds."""
+    """Turn that continued with the message, or that was parked; 0 for other kinds."""
     message_id: str = ""
     """Message id of that turn."""
 
@@ -82,7 +82,7 @@ class Turn:
     incarnation: int
     turn: int
     state: str
-    """For example "QUEUED", "RUNNING", "BACKOFF", "FAILED" or "COMPLETED"; may grow."""
+    """For example "QUEUED", "RUNNING", "SLEEPING", "BACKOFF", "FAILED" or "COMPLETED"; may grow."""
     message_id: str
     origin: Origin
     attempt: int
@@ -94,6 +94,9 @@ class Turn:
     due_time: datetime | None
     trimmed: bool
     continuation_turn: int
+    """Turn that this one continued with, or that its message was redriven as; 0 if none."""
+    expire_time: datetime | None
+    """When it ends EXPIRED unless an attempt has begun."""
     message_payload: Payload | None = field(repr=False)
     reply_payload: Payload | None = field(repr=False)
 
@@ -145,6 +148,11 @@ class Instance:
     lease_timeout: timedelta | None
     max_attempts: int
     last_seq: int
+    delayed_messages: int
+    tags: tuple[str, ...]
+    correlation_key: str
+    paused: bool
+    parked_turns: int
     state_payload: Payload | None = field(repr=False)
 
     @property
@@ -160,16 +168,76 @@ class Sent:
     instance_id: str
     message_id: str
     turn: int
+    """0 while the message is delayed."""
     incarnation: int
     admit_time: datetime | None
     outcome: Turn | None = None
     """The turn at the end of the wait, if one was asked for."""
+    due_time: datetime | None = None
+    """When a delayed message will be admitted."""
 
     def result(self) -> Any:
         """Gives the reply, after a send that waited. Raises as `Turn.result` does."""
         if self.outcome is None:
             raise TurnUnfinished(self.instance_id, self.turn, "QUEUED")
         return self.outcome.result()
+
+
+@dataclass(frozen=True, slots=True)
+class InboxEntry:
+    """One message that has not ended. Maps to InboxEntry."""
+
+    turn: Turn
+    """A delayed message has turn 0 and a `due_time`."""
+    message_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class InboxPage(Page[InboxEntry]):
+    """A page of an inbox: unfinished turns, then delayed messages. Maps to ListInboxResponse."""
+
+    pending_turns: int
+    """Of the whole inbox."""
+    delayed_messages: int
+    oldest_admit_time: datetime | None
+    newest_admit_time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogEntry:
+    """One instance with unfinished turns. Maps to BacklogEntry."""
+
+    instance: Instance
+    head: Turn | None
+    """The turn at the head, without payloads."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeWorkload:
+    """What waits of one type and version. Maps to TypeWorkload."""
+
+    workflow_type: str
+    version: str
+    ready_turns: int
+    oldest_ready_age: timedelta | None
+    busy_instances: int
+    blocked_instances: int
+    paused_instances: int
+    starved: bool
+    """Ready for two minutes, and no worker is there for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What waits in the namespace. Maps to GetWorkloadResponse."""
+
+    types: tuple[TypeWorkload, ...]
+    more: bool
+    """True if more types and versions than listed have unfinished turns."""
+    parked_turns: int
+    damaged_records: int
+    timers: int
+    late_timers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +281,8 @@ class WorkflowType:
     attempt_timeout: timedelta | None = None
     """Longest attempt, renewals included, 1 s to 7 d; None means 1 h."""
     retention: Retention | None = None
+    on_exhausted: str | None = None
+    """What happens to a turn that failed for good: "BLOCK", "SKIP" or "PARK"; None means "BLOCK"."""
     revision: int = 0
     """Rises with each change; 0 for a type that was never stored. Set by the server."""
     update_time: datetime | None = None

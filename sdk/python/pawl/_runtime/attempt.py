@@ -18,7 +18,17 @@ from pawl._runtime.failures import refused_failure
 from pawl._runtime.seldom import Seldom
 from pawl._transport import Backoff, is_retryable
 from pawl.errors import AttemptEnded, CommandGap, InternalError, LeaseEnded, NotFound, ServerError, StaleFence
-from pawl.v1.worker_service_pb2 import Checkpoint, Command, CommandResult, Fail, Finish, LeasedTurn, Release
+from pawl.v1.worker_service_pb2 import (
+    Checkpoint,
+    Command,
+    CommandResult,
+    Defer,
+    Fail,
+    Finish,
+    LeasedTurn,
+    Release,
+    Sleep,
+)
 from pawl.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -99,7 +109,7 @@ class Attempt:
         self.sent_on: WorkStream | None = None
         """Stream that carries the command."""
         self.closing = False
-        """True once the last command was given: finish, fail or release."""
+        """True once the last command was given: finish, fail, release, sleep or defer."""
         self.ended: str | None = None
         """Why the attempt must stop, if it must."""
         self.releasing = False
@@ -189,6 +199,15 @@ class Attempt:
         """Reports that the attempt failed."""
         self._pending = None
         self._close(Command(lease=self.lease, fail=fail))
+
+    def sleep(self, sleep: Sleep) -> None:
+        """Saves a sleep and gives the turn back until it is over."""
+        self._close(Command(lease=self.lease, sleep=sleep))
+
+    def defer(self, defer: Defer) -> None:
+        """Puts the turn off."""
+        self._pending = None
+        self._close(Command(lease=self.lease, defer=defer))
 
     def release(self) -> None:
         """Gives the turn back."""

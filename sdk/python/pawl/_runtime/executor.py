@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from pawl._runtime.attempt import Attempt
-from pawl._runtime.failures import fail_of, refused_failure
+from pawl._runtime.failures import defer_of, fail_of, refused_failure
+from pawl._runtime.suspend import Suspended
 from pawl._runtime.turn_context import SyncTurnContext, TurnContext
 from pawl.context import Outcome
-from pawl.errors import AttemptEnded, PayloadError, ServerError, WorkflowError
+from pawl.errors import AttemptEnded, Defer, PayloadError, ServerError, WorkflowError
 from pawl.payloads import Decoder, Payload, encode, is_unset
 from pawl.v1.failure_pb2 import Failure
 from pawl.v1.worker_service_pb2 import Fail, Finish
@@ -46,6 +47,9 @@ class Executor:
                 attempt.finish(finish)
             except (KeyboardInterrupt, GeneratorExit):
                 raise
+            except Suspended as suspended:
+                attempt.check()
+                attempt.sleep(suspended.sleep)
             except BaseException as error:
                 await self._failed(attempt, error)
         except (AttemptEnded, asyncio.CancelledError):
@@ -89,6 +93,10 @@ class Executor:
             await attempt.settle()
         except ServerError as problem:
             fail = Fail(failure=refused_failure(problem))
+        else:
+            if isinstance(error, Defer):
+                attempt.defer(defer_of(error))
+                return
         _report(attempt, fail.failure, error)
         attempt.fail(fail)
 

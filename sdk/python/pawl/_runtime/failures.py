@@ -8,6 +8,7 @@ from typing import Any
 from pawl._convert import set_span
 from pawl.errors import (
     BodyConflict,
+    Defer,
     InvalidField,
     LimitExceeded,
     PawlError,
@@ -20,6 +21,7 @@ from pawl.errors import (
 )
 from pawl.payloads import encode
 from pawl.v1.failure_pb2 import Failure
+from pawl.v1.worker_service_pb2 import Defer as DeferCommand
 from pawl.v1.worker_service_pb2 import Fail
 
 MAX_MESSAGE_BYTES = 2048
@@ -64,6 +66,13 @@ def fail_of(error: BaseException) -> Fail:
         reason = "UNDECODABLE" if error.decoding else "PayloadError"
         return Fail(failure=failure_message(reason, text, permanent=not error.decoding))
     return Fail(failure=failure_message(type(error).__name__, text))
+
+
+def defer_of(error: Defer) -> DeferCommand:
+    """Says how a turn is put off; a malformed reason is mended."""
+    command = DeferCommand(reason=re.sub(r"[^A-Za-z0-9_.-]", "_", error.reason)[:128])
+    set_span(command.delay, error.delay)
+    return command
 
 
 def _with_details(reason: str, text: str, details: Any, *, permanent: bool) -> Fail:

@@ -17,12 +17,13 @@ from pawl._convert import failure_of, origin_of
 from pawl._runtime.attempt import Attempt
 from pawl._runtime.calls import decoder_of, round_trip, wants_step
 from pawl._runtime.journal import Journal
+from pawl._runtime.suspend import SLEEP_KIND, Suspended, sleep_of
 from pawl.context import DEFAULT_STEP_TIMEOUT, Context, Outcome, Step, SyncContext, TurnInfo
 from pawl.effects import effect_id
 from pawl.errors import PayloadError, StepError, StepTimeout
 from pawl.models import Failure, Origin
 from pawl.v1.step_pb2 import Step as SavedStep
-from pawl.v1.worker_service_pb2 import Checkpoint
+from pawl.v1.worker_service_pb2 import Checkpoint, Sleep
 
 MIN_TIMEOUT, MAX_TIMEOUT = 0.1, 86_400.0
 
@@ -69,7 +70,7 @@ class _TurnLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class _Base(TurnInfo):
-    __slots__ = ("_attempt", "_drawn", "_journal", "_log", "_random")
+    __slots__ = ("_attempt", "_drawn", "_journal", "_log", "_random", "_suspended")
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -77,6 +78,7 @@ class _Base(TurnInfo):
         self._drawn = 0
         self._random: random.Random | None = None
         self._log: _TurnLog | None = None
+        self._suspended: Suspended | None = None
 
     @property
     def instance_id(self) -> str:
@@ -151,8 +153,30 @@ class _Base(TurnInfo):
         )
         return blake2b(text.encode(), digest_size=16).digest()
 
+    def _enter_sleep(self, key: str, duration: float | timedelta) -> Sleep | None:
+        """Enters a sleep; None if it is over, else the command."""
+        try:
+            sleep = sleep_of(key, duration)
+        except (TypeError, ValueError) as error:
+            raise self._journal.breaks(StepError(str(error))) from None
+        saved = self._begin(key, MIN_TIMEOUT)
+        if saved is None:
+            return sleep
+        if saved.kind != SLEEP_KIND:
+            raise self._journal.breaks(
+                StepError(f"{key!r} was saved as a step of kind {saved.kind!r}, and is a sleep now")
+            )
+        self._passed(key)
+        return None
+
+    def _suspend(self, sleep: Sleep) -> Suspended:
+        self._suspended = Suspended(sleep)
+        return self._suspended
+
     def _begin(self, key: str, timeout: float) -> SavedStep | None:
         self._attempt.check()
+        if self._suspended is not None:
+            raise self._suspended
         if not MIN_TIMEOUT <= timeout <= MAX_TIMEOUT:
             raise self._journal.breaks(
                 StepError(f"timeout of step {key!r} must be 0.1 to 86,400 s, not {timeout!r}")
@@ -165,6 +189,8 @@ class _Base(TurnInfo):
         self._random = None
 
     def _replay(self, saved: SavedStep, fn: Callable[..., Any], returns: Any) -> Any:
+        if saved.kind == SLEEP_KIND:
+            raise self._journal.breaks(StepError(f"{saved.key!r} was saved as a sleep, and is a step now"))
         try:
             value = decoder_of(fn, returns)(saved.output)
         except PayloadError as error:
@@ -195,7 +221,9 @@ class _Base(TurnInfo):
         return Checkpoint(key=key, kind="" if kind == "step" else kind, output=payload), value
 
     def close(self, outcome: Any) -> Outcome:
-        """Checks that the handler may end the turn with this. Raises StepError or ReplayError."""
+        """Checks that the handler may end the turn with this. Raises StepError, ReplayError or Suspended."""
+        if self._suspended is not None:
+            raise self._suspended
         self._journal.close()
         if not isinstance(outcome, Outcome):
             raise StepError(
@@ -259,6 +287,21 @@ class TurnContext(_Base, Context):
         self._passed(key)
         return value
 
+    def sleep(self, key: str, duration: float | timedelta) -> Awaitable[None]:
+        if self._created is not None:
+            raise self._unawaited(f"sleep {key!r} was created")
+        sleep = self._sleep(key, duration)
+        self._created = (key, sleep)
+        return sleep
+
+    async def _sleep(self, key: str, duration: float | timedelta) -> None:
+        self._created = None
+        sleep = self._enter_sleep(key, duration)
+        if sleep is not None:
+            if self._attempt.unsettled:
+                await self._attempt.settle()
+            raise self._suspend(sleep)
+
     def _unawaited(self, what: str) -> StepError:
         assert self._created is not None
         key, step = self._created
@@ -310,3 +353,8 @@ class SyncTurnContext(_Base, SyncContext):
             raise
         self._passed(key)
         return value
+
+    def sleep(self, key: str, duration: float | timedelta) -> None:
+        sleep = self._enter_sleep(key, duration)
+        if sleep is not None:
+            raise self._suspend(sleep)

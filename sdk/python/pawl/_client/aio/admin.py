@@ -6,9 +6,11 @@ import uuid
 from collections.abc import AsyncIterator
 
 from pawl._client.aio_connection import Connection, each
-from pawl._convert import info_of, type_message, type_of
-from pawl.models import Page, ServerInfo, WorkflowType
+from pawl._convert import info_of, type_message, type_of, workload_of
+from pawl._requests import type_name
+from pawl.models import Page, ServerInfo, WorkflowType, Workload
 from pawl.v1 import admin_service_pb2 as admin
+from pawl.workflow import Workflow
 
 
 class AdminCalls(Connection):
@@ -19,6 +21,11 @@ class AdminCalls(Connection):
         return info_of(
             await self._call(self._stubs.admin.GetServerInfo, admin.GetServerInfoRequest(), timeout)
         )
+
+    async def workload(self, workflow: Workflow | str = "", *, timeout: float | None = None) -> Workload:
+        """Says what waits, by type and version, and what waits in vain; of one type, or of all."""
+        request = admin.GetWorkloadRequest(workflow_type=type_name(workflow))
+        return workload_of(await self._call(self._stubs.admin.GetWorkload, request, timeout))
 
     async def put_workflow_type(
         self,

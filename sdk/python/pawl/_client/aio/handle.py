@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from pawl.models import Instance, Sent, Turn
+from pawl.models import InboxEntry, Instance, Sent, Turn
 
 if TYPE_CHECKING:
     from pawl._requests import NewInstance
@@ -27,11 +27,15 @@ class InstanceHandle:
         *,
         id: str | None = None,  # noqa: A002 - the word of the API
         create: NewInstance | Workflow | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
         wait: float | timedelta | None = None,
         timeout: float | None = None,
     ) -> Sent:
         """Same as `Client.send`."""
-        return await self.client.send(self.id, message, id=id, create=create, wait=wait, timeout=timeout)
+        return await self.client.send(
+            self.id, message, id=id, create=create, delay=delay, ttl=ttl, wait=wait, timeout=timeout
+        )
 
     async def get(self) -> Instance:
         """Same as `Client.get`."""
@@ -48,3 +52,47 @@ class InstanceHandle:
     def turns(self, *, include_payloads: bool = False) -> AsyncIterator[Turn]:
         """Same as `Client.list_turns`."""
         return self.client.list_turns(self.id, include_payloads=include_payloads)
+
+    def inbox(self, *, include_payloads: bool = False) -> AsyncIterator[InboxEntry]:
+        """Same as `Client.inbox`."""
+        return self.client.inbox(self.id, include_payloads=include_payloads)
+
+    async def cancel_message(self, message_id: str, *, comment: str = "") -> int:
+        """Same as `Client.cancel_message`."""
+        return await self.client.cancel_message(self.id, message_id, comment=comment)
+
+    async def pause(self, *, comment: str = "") -> bool:
+        """Same as `Client.pause`."""
+        return await self.client.pause(self.id, comment=comment)
+
+    async def resume(self, *, comment: str = "") -> bool:
+        """Same as `Client.resume`."""
+        return await self.client.resume(self.id, comment=comment)
+
+    async def wake(self, *, comment: str = "") -> bool:
+        """Same as `Client.wake`."""
+        return await self.client.wake(self.id, comment=comment)
+
+    async def retry(self, turn: int, *, attempt: int = 0, comment: str = "") -> int:
+        """Same as `Client.retry_turn`."""
+        return await self.client.retry_turn(self.id, turn, attempt=attempt, comment=comment)
+
+    async def skip(self, turn: int, *, attempt: int = 0, comment: str = "") -> None:
+        """Same as `Client.skip_turn`."""
+        await self.client.skip_turn(self.id, turn, attempt=attempt, comment=comment)
+
+    async def park(self, turn: int, *, attempt: int = 0, comment: str = "") -> None:
+        """Same as `Client.park_turn`."""
+        await self.client.park_turn(self.id, turn, attempt=attempt, comment=comment)
+
+    async def redrive(self, turn: int, *, discard: bool = False, comment: str = "") -> int:
+        """Same as `Client.redrive_parked`."""
+        return await self.client.redrive_parked(self.id, turn, discard=discard, comment=comment)
+
+    async def cancel(self, turn: int, *, comment: str = "") -> str:
+        """Same as `Client.cancel_turn`."""
+        return await self.client.cancel_turn(self.id, turn, comment=comment)
+
+    async def delete(self) -> bool:
+        """Same as `Client.delete`."""
+        return await self.client.delete(self.id)

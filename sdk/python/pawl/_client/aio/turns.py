@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from pawl._client.aio_connection import Connection, each
-from pawl._convert import turn_of
+from pawl._convert import turn_of, turn_state_of
+from pawl._requests import new_id, type_name
 from pawl.models import Page, Turn
 from pawl.v1 import turn_service_pb2 as turns
+from pawl.workflow import Workflow
 
 
 class TurnCalls(Connection):
@@ -46,5 +48,159 @@ class TurnCalls(Connection):
         return each(
             lambda token: self.list_turns_page(
                 instance_id, page_size=page_size, page_token=token, include_payloads=include_payloads
+            )
+        )
+
+    async def retry_turn(
+        self,
+        instance_id: str,
+        turn: int,
+        *,
+        attempt: int = 0,
+        incarnation: int = 0,
+        comment: str = "",
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Gives a FAILED turn another round of attempts; how many it may have in all now.
+
+        `attempt` above 0 guards against deciding about a failure that was not seen. `comment` goes into the
+        ledger. Raises NotFound, Pruned, WrongState if the turn is not FAILED or is at another attempt.
+        """
+        request = turns.RetryTurnRequest(
+            instance_id=instance_id,
+            turn=turn,
+            attempt=attempt,
+            incarnation=incarnation,
+            comment=comment,
+            request_id=request_id or new_id(),
+        )
+        answer = await self._call(self._stubs.turns.RetryTurn, request, timeout)
+        return answer.max_attempts
+
+    async def skip_turn(
+        self,
+        instance_id: str,
+        turn: int,
+        *,
+        attempt: int = 0,
+        incarnation: int = 0,
+        comment: str = "",
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Ends a FAILED turn as SKIPPED, so that its inbox goes on. Parameters and errors as `retry_turn`."""
+        request = turns.SkipTurnRequest(
+            instance_id=instance_id,
+            turn=turn,
+            attempt=attempt,
+            incarnation=incarnation,
+            comment=comment,
+            request_id=request_id or new_id(),
+        )
+        await self._call(self._stubs.turns.SkipTurn, request, timeout)
+
+    async def park_turn(
+        self,
+        instance_id: str,
+        turn: int,
+        *,
+        attempt: int = 0,
+        incarnation: int = 0,
+        comment: str = "",
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Ends a FAILED turn as PARKED: its inbox goes on, its message is kept for `redrive_parked`.
+
+        Parameters and errors as `retry_turn`; LimitExceeded if 1,000 turns of the instance are parked.
+        """
+        request = turns.ParkTurnRequest(
+            instance_id=instance_id,
+            turn=turn,
+            attempt=attempt,
+            incarnation=incarnation,
+            comment=comment,
+            request_id=request_id or new_id(),
+        )
+        await self._call(self._stubs.turns.ParkTurn, request, timeout)
+
+    async def cancel_turn(
+        self,
+        instance_id: str,
+        turn: int,
+        *,
+        incarnation: int = 0,
+        comment: str = "",
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """Ends an unfinished turn as CANCELLED; the state that it was in.
+
+        A turn that runs loses its lease at once; what its code does outside can overlap with the next turn.
+        Raises NotFound, Pruned, WrongState if it is finished.
+        """
+        request = turns.CancelTurnRequest(
+            instance_id=instance_id,
+            turn=turn,
+            incarnation=incarnation,
+            comment=comment,
+            request_id=request_id or new_id(),
+        )
+        answer = await self._call(self._stubs.turns.CancelTurn, request, timeout)
+        return turn_state_of(answer.former_state)
+
+    async def redrive_parked(
+        self,
+        instance_id: str,
+        turn: int,
+        *,
+        discard: bool = False,
+        incarnation: int = 0,
+        comment: str = "",
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Sends the message of a parked turn again, as a new turn whose number this is.
+
+        With `discard` the kept message is dropped instead; gives 0. Raises NotFound, Pruned, WrongState if
+        the turn is not parked or was redriven before, LimitExceeded.
+        """
+        request = turns.RedriveParkedRequest(
+            instance_id=instance_id,
+            turn=turn,
+            discard=discard,
+            incarnation=incarnation,
+            comment=comment,
+            request_id=request_id or new_id(),
+        )
+        return (await self._call(self._stubs.turns.RedriveParked, request, timeout)).turn
+
+    async def list_parked_page(
+        self,
+        workflow: Workflow | str,
+        *,
+        instance_id: str = "",
+        page_size: int = 0,
+        page_token: str = "",
+        timeout: float | None = None,
+    ) -> Page[Turn]:
+        """Reads one page of the parked turns of a type, or of one instance, with their messages."""
+        request = turns.ListParkedRequest(
+            workflow_type=type_name(workflow),
+            instance_id=instance_id,
+            page_size=page_size,
+            page_token=page_token,
+        )
+        answer = await self._call(self._stubs.turns.ListParked, request, timeout)
+        return Page([turn_of(item) for item in answer.turns], answer.next_page_token)
+
+    def list_parked(
+        self, workflow: Workflow | str, *, instance_id: str = "", page_size: int = 0
+    ) -> AsyncIterator[Turn]:
+        """Iterates over the parked turns of a type, or of one instance, with their messages."""
+        return each(
+            lambda token: self.list_parked_page(
+                workflow, instance_id=instance_id, page_size=page_size, page_token=token
             )
         )

@@ -7,9 +7,11 @@ import uuid
 from collections.abc import Iterator
 
 from pawl._client.sync_connection import Connection, each
-from pawl._convert import info_of, type_message, type_of
-from pawl.models import Page, ServerInfo, WorkflowType
+from pawl._convert import info_of, type_message, type_of, workload_of
+from pawl._requests import type_name
+from pawl.models import Page, ServerInfo, WorkflowType, Workload
 from pawl.v1 import admin_service_pb2 as admin
+from pawl.workflow import Workflow
 
 
 class AdminCalls(Connection):
@@ -20,6 +22,11 @@ class AdminCalls(Connection):
         return info_of(
             self._call(self._stubs.admin.GetServerInfo, admin.GetServerInfoRequest(), timeout)
         )
+
+    def workload(self, workflow: Workflow | str = "", *, timeout: float | None = None) -> Workload:
+        """Says what waits, by type and version, and what waits in vain; of one type, or of all."""
+        request = admin.GetWorkloadRequest(workflow_type=type_name(workflow))
+        return workload_of(self._call(self._stubs.admin.GetWorkload, request, timeout))
 
     def put_workflow_type(
         self,
