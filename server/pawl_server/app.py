@@ -37,7 +37,7 @@ from pawl_server.store.errors import StoreError, StoreRefused, StoreUnavailable
 from pawl_server.version import VERSION
 
 if TYPE_CHECKING:
-    from pawl_server.observe import Metrics
+    from pawl_server.observe.metrics import Metrics
 
 __all__ = ["CANNOT_START", "Handle", "Settings", "running", "serve"]
 
@@ -140,7 +140,7 @@ async def _start(settings: Settings, place: Place | None, stack: AsyncExitStack)
     gate = Gate(settings.max_calls_in_flight, store.durability.value)
     metrics = None
     if settings.metrics_address:
-        from pawl_server.observe import Metrics  # with a library that takes a while to import
+        from pawl_server.observe.metrics import Metrics  # with a library that takes a while to import
 
         metrics = Metrics(engine, delivery, background, gate, rpc)
         stack.push_async_callback(metrics.stop)

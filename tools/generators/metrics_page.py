@@ -15,11 +15,11 @@ def generate(root: Path) -> dict[str, str]:
     parts = [
         "# Metrics",
         note(SOURCE),
-        "Served at `/metrics` of `metrics_address`, in Prometheus' text format or as OpenMetrics. Counters begin"
-        " at 0 with the process and count what this server did. What is read from the store is the same on every"
-        " server of a namespace: take the maximum of servers, not the sum. Histograms have the series"
-        " `_bucket`, `_sum` and `_count`. Beside these there are `process_…` and `python_gc_…` of the client"
-        " library.",
+        "Served at `/metrics` of `metrics_address`, in Prometheus' text format or as OpenMetrics. Counters"
+        " begin at 0 with the process and count what this server did. What is read from the store is the same"
+        " on every server of a namespace: take the maximum of servers, not the sum. Histograms have the"
+        " series `_bucket`, `_sum` and `_count`. Beside these there are `process_…` and `python_gc_…` of the"
+        " client library.",
     ]
     for title, names in sections(root / SOURCE):
         rows = []
