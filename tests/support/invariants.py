@@ -17,6 +17,7 @@ import msgpack
 from pawl_server.domain.states import TurnState
 from pawl_server.store.bundle import load_libs
 from pawl_server.store.keys import KEYS
+from tests.support.ledgers import check_feed, check_fold
 from tests.support.lua_harness import read_key
 from tests.support.redis_server import Control, RedisServer
 
@@ -427,4 +428,6 @@ _CHECKS: Iterable[Callable[[Partition], Iterator[str]]] = (
     _check_counters,
     _check_fields,
     _check_ledger,
+    check_fold,
+    check_feed,
 )

@@ -248,7 +248,8 @@ def changes(before: State, after: State) -> dict[str, tuple[Any, Any]]:
 
 
 def read_key(redis: RedisServer | Control, key: str) -> Any:
-    """Reads one key: hashes and zsets as dicts, lists as lists, sets as sets of str, others as DUMP."""
+    """Reads one key: hashes and zsets as dicts, lists as lists, sets as sets of str, streams as lists of
+    (id, fields), others as DUMP."""
     kind = redis.call("TYPE", key).decode()
     if kind == "hash":
         flat = redis.call("HGETALL", key)
@@ -260,6 +261,9 @@ def read_key(redis: RedisServer | Control, key: str) -> Any:
         return redis.call("LRANGE", key, 0, -1)
     if kind == "set":
         return {member.decode() for member in redis.call("SMEMBERS", key)}
+    if kind == "stream":
+        entries = redis.call("XRANGE", key, "-", "+")
+        return [(id_.decode(), dict(zip(flat[::2], flat[1::2], strict=True))) for id_, flat in entries]
     return redis.call("DUMP", key)
 
 
