@@ -19,7 +19,7 @@ STEP = {"key": "one", "kind": "run", "output": b"json\x001"}
 
 @pytest.fixture
 def sound(redis_server: RedisServer, redis_url: str) -> Harness:
-    """Instances in every state: a idle, b running, c in backoff, d queued, e blocked; f idle and trimmed."""
+    """a idle, b running, c in backoff, d queued, e blocked; f idle and trimmed; and those of `_others`."""
     harness = Harness(redis_server)
     harness.one("put_type", name="t", settings=pack_type({"min_turns": 1, "max_age_ms": 0}), digest=b"d")
     for name in "abcdeff":
@@ -40,7 +40,38 @@ def sound(redis_server: RedisServer, redis_url: str) -> Harness:
     harness.one("release", n=1, digest=b"1", **leases["d"])
     harness.one("await", id="b", turn=1)
     harness.one("trim", id="f")
+    _others(harness)
     return harness
+
+
+def _send(harness: Harness, name: str, **more: Any) -> None:
+    harness.now += 1
+    message = {"message_id": f"m{harness.now}", "message": b"json\0{}", "type": "t", "version": "w"}
+    harness.one("send", id=name, create=True, **message, **more)
+
+
+def _others(harness: Harness) -> None:
+    """g paused, h asleep with a message that may expire behind it, j with a delayed message, k with a parked
+    turn and one that was cancelled in the queue; l being deleted, m deleted."""
+    for name in "ghkk":
+        _send(harness, name)
+    _send(harness, "h", ttl_ms=9_000)
+    _send(harness, "j", delay_ms=5_000, words=b"key\0tag\0")
+    for name in "lm":
+        harness.one("create", id=name, type="t", version="w")
+    harness.one("pause", id="g")
+    [reply] = harness.call("claim", items=[{"tv": "t:w", "limit": 9}]).replies
+    leases = {view[0].decode(): view[:4] for view in reply.turns}
+    asleep, parked = (dict(zip(("id", "inc", "turn", "fence"), leases[name], strict=True)) for name in "hk")
+    harness.one("sleep", n=1, digest=b"1", key="nap", ms=1_000, **{**asleep, "id": "h"})
+    harness.one("fail", n=1, digest=b"1", reason="R", final=True, **{**parked, "id": "k"})
+    harness.one("cancel", id="k", turn=2)
+    _send(harness, "k")
+    harness.one("park", id="k", turn=1)
+    _send(harness, "k")
+    harness.one("cancel", id="k", turn=4)
+    for name, max_turns in (("l", -1), ("m", 9)):
+        harness.one("delete", id=name, max_turns=max_turns)
 
 
 def _claim(harness: Harness) -> dict[str, dict[str, Any]]:
@@ -107,8 +138,33 @@ def test_a_sound_state_has_no_violation(sound: Harness) -> None:
         (redis("ZREM", "busy", "t:v:e"), "busy: "),
         (redis("ZADD", "busy", 0, "t:v:a"), "busy: "),
         (redis("ZREM", "types", "t:v"), "types: lacks t:v"),
-        (redis("ZADD", "ids:t", 1, "a"), "ids: "),
-        (redis("ZREM", "due", "gc:f"), "due: gc entries of [], flags of ['f']"),
+        (redis("ZADD", "ids:t", 1, "a"), "ids:t: "),
+        (redis("ZREM", "key:t:key", "j"), "key:t:key: None, wanted"),
+        (redis("ZADD", "tag:t:tag", 1, "a"), "tag:t:tag: "),
+        (redis("ZREM", "due", "gc:f"), "due: gc entries of [], wanted of ['f']"),
+        (redis("ZREM", "due", "sleep:h"), "h: reasons to wake are [], wanted ['sleep']"),
+        (redis("ZREM", "due", "delayed:j"), "due: delayed entries of [], wanted of ['j']"),
+        (redis("ZREM", "due", "expiry:h"), "due: expiry entries of [], wanted of ['h']"),
+        (redis("ZADD", "due", 1, "expiry:h"), "h: expiry is due before"),
+        (redis("ZADD", "due", 1, "settle:h"), "due: settle entries of ['h'], wanted of []"),
+        (redis("ZREM", "due", "delete:l"), "due: delete entries of [], wanted of ['l']"),
+        (redis("ZREM", "busy", "~t:w:j"), "busy: "),
+        (redis("ZREM", "busy", "~t:w:l"), "busy: "),
+        (redis("ZREM", "failed", "t:v:e"), "failed: "),
+        (redis("ZREM", "paused", "t:w:g"), "paused: "),
+        (redis("ZREM", "parked", f"t:w:k:{1:016}"), "parked: "),
+        (redis("ZADD", "ready:t:w:0", 1, "g"), "g: reasons to wake are ['ready t:w'], wanted []"),
+        (redis("ZADD", "l:j", 1, f"{2:016}other"), "l:j: "),
+        (record("j", DELAYED=0), "j: delayed, the first of them and parked are (0, "),
+        (record("k", PARKED_TURNS=0), "k: delayed, the first of them and parked are (0, 0, 0), a recount"),
+        (redis("ZADD", "x:h", 1, "7"), "x:h: "),
+        (record("h", EXPIRES_AT=9e12), "h: something expires at"),
+        (redis("HDEL", "i:j", "q:m1800000000013"), "l:j: "),
+        (redis("HSET", "i:k", "2.m", _packed(1, "m", "d", "x", "", 1, 0, "")), "k: field 2.m should not be"),
+        (redis("HDEL", "i:k", "4.h"), "k: pending is 1, a recount gives 2"),
+        (record("k", STATE=12), "k: the head has state 12, tombstones are [4]"),
+        (redis("HDEL", "dead", "m"), "dead: "),
+        (redis("ZADD", "x:l", 1, "1"), "l: or x:l without an instance"),
         (redis("HSET", "meta", "fence", 1), "meta: fence"),
         (redis("HSET", "meta", "incarnation", 1), "meta: incarnation"),
         (record("b", FENCE=3), "meta: fence given out twice"),

@@ -36,7 +36,8 @@ _ENTRY_KINDS = {
     TurnState.DEFERRED: "defer",
 }
 """Kinds of due entry that are the one reason to wake of a head."""
-_SECONDARY_KINDS = {"gc", "delayed", "expiry", "settle", "delete"}
+_SECONDARY_KINDS = ("gc", "delayed", "expiry", "settle", "delete")
+"""Kinds of due entry beside that."""
 
 
 @cache
@@ -97,14 +98,30 @@ class Instance:
         return self.fields["y"].decode()
 
     @cached_property
-    def created_ms(self) -> int:
-        """Engine time of the creation."""
-        return unpack(self.fields["o"])[1]
+    def birth(self) -> list[Any]:
+        """What creation fixed, as lib/unit.lua says; what was not stored is filled in."""
+        stored = unpack(self.fields["o"])
+        return stored + [0, 0, b"", 0, 0, b"", b"", 1, 1][len(stored) :]
+
+    @property
+    def type(self) -> str:
+        """The workflow type."""
+        return self.tv.partition(":")[0]
+
+    @property
+    def deleting(self) -> bool:
+        """Whether its deletion goes on in the background."""
+        return bool(self.r["FLAGS"] & _DELETING)
 
     @property
     def stopped(self) -> bool:
         """Paused or being deleted: no wake-ups."""
         return bool(self.r["FLAGS"] & (_PAUSED | _DELETING))
+
+    @property
+    def behind(self) -> bool:
+        """Whether the head has still to pass turns that have ended."""
+        return self.r["STATE"] >= TurnState.COMPLETED
 
     @property
     def status(self) -> int:
@@ -136,6 +153,17 @@ class Instance:
     def delayed(self) -> dict[str, list[Any]]:
         """Delayed messages by id."""
         return {name[2:]: unpack(raw) for name, raw in self.fields.items() if name.startswith("q:")}
+
+    @cached_property
+    def expiring(self) -> dict[str, float]:
+        """Turns no attempt of which has begun, with the time at which they expire, if they do."""
+        found: dict[str, float] = {}
+        for turn in range(self.r["HEAD"], self.r["TAIL"] + 1):
+            message = unpack(self.fields.get(f"{turn}.m", b"\x90"))
+            begun = turn == self.r["HEAD"] and self.r["ATTEMPT"] > 0
+            if len(message) > 9 and message[9] and not begun:
+                found[str(turn)] = message[9]
+        return found
 
     def receipt(self, turn: int) -> Packed | None:
         """The receipt of a finished turn, if kept."""
@@ -175,6 +203,11 @@ class Partition:
     def instances(self) -> dict[str, Instance]:
         names = (name for name in self.keys if name.startswith("i:"))
         return {name[2:]: Instance(name[2:], self.keys[name]) for name in names if "r" in self.keys[name]}
+
+    @cached_property
+    def live(self) -> list[Instance]:
+        """Instances that are not being deleted."""
+        return [one for one in self.instances.values() if not one.deleting]
 
     def space(self, name: str) -> dict[str, Any]:
         """The keys of one keyspace by the rest of their names."""
@@ -237,73 +270,102 @@ def _wanted(instance: Instance) -> list[str]:
     state = instance.r["STATE"]
     if state == TurnState.RUNNING:
         return ["lease"]
-    blocked = state == TurnState.FAILED or state >= TurnState.COMPLETED
-    if instance.r["PENDING"] == 0 or blocked or instance.stopped:
+    if instance.r["PENDING"] == 0 or state == TurnState.FAILED or instance.behind or instance.stopped:
         return []
     return [_ENTRY_KINDS.get(state, f"ready {instance.tv}")]
 
 
 def _check_indexes(p: Partition) -> Iterator[str]:
-    """`busy`, `failed`, `paused`, `parked`, `types`, `ids` and `gc` say what the instances say."""
-    live = [one for one in p.instances.values() if not one.r["FLAGS"] & _DELETING]
+    """Sets by type and version, `types`, and the indexes by creation say what the instances say."""
+    later = {f"~{one.member}" for one in p.instances.values() if one.deleting or one.r["DELAYED"]}
     wanted_sets = {
-        "busy": {one.member for one in live if one.r["PENDING"]},
-        "failed": {one.member for one in live if one.r["STATE"] == TurnState.FAILED},
-        "paused": {one.member for one in live if one.r["FLAGS"] & _PAUSED},
-        "parked": {f"{one.member}:{turn:016d}" for one in live for turn in one.parked},
+        "busy": {one.member for one in p.live if one.r["PENDING"]} | later,
+        "failed": {one.member for one in p.live if one.r["STATE"] == TurnState.FAILED},
+        "paused": {one.member for one in p.live if one.r["FLAGS"] & _PAUSED},
+        "parked": {f"{one.member}:{turn:016d}" for one in p.live for turn in one.parked},
     }
     for name, members in wanted_sets.items():
         if set(p.keys.get(name) or ()) != members:
             yield f"{name}: {sorted(p.keys.get(name) or ())}, wanted {sorted(members)}"
     for tv in sorted({tv for tv, _ in p.ready} - set(p.keys.get("types") or {})):
         yield f"types: lacks {tv}, which has ready heads"
-    stored = {
-        (name, member): score for name, zset in p.space("ids").items() for member, score in zset.items()
+    wanted: dict[str, dict[str, float]] = {}
+    for one in p.live:
+        for name in _index_names(one):
+            wanted.setdefault(name, {})[one.id] = one.birth[1]
+    stored = {name: zset for name, zset in p.keys.items() if name.partition(":")[0] in ("ids", "tag", "key")}
+    for name in sorted(stored.keys() | wanted.keys()):
+        if stored.get(name) != wanted.get(name):
+            yield f"{name}: {stored.get(name)}, wanted {wanted.get(name)}"
+    if set(p.keys.get("dead") or ()) != set(p.keys.get("deadtime") or ()):
+        yield f"dead: {p.keys.get('dead')}, by time {p.keys.get('deadtime')}"
+
+
+def _index_names(one: Instance) -> Iterator[str]:
+    """The indexes by creation that the instance is in."""
+    yield f"ids:{one.type}"
+    key, *tags = one.birth[5].decode().split("\0")[:-1] or [""]
+    if key:
+        yield f"key:{one.type}:{key}"
+    yield from (f"tag:{one.type}:{tag}" for tag in tags)
+
+
+def _check_timers(p: Partition) -> Iterator[str]:
+    """Secondary timers: one entry per kind and instance, where the instance has such a thing."""
+    entries: dict[str, set[str]] = {kind: set() for kind in _SECONDARY_KINDS}
+    for kind, instance_id in p.due:
+        if kind in entries:
+            entries[kind].add(instance_id)
+    wanted = {
+        "gc": {one.id for one in p.live if one.r["FLAGS"] & _GC},
+        "delayed": {one.id for one in p.live if one.r["DELAYED_AT"]},
+        "expiry": {one.id for one in p.live if one.r["EXPIRES_AT"]},
+        "settle": {one.id for one in p.live if one.behind},
+        "delete": {one.id for one in p.instances.values() if one.deleting},
     }
-    wanted = {(one.tv.partition(":")[0], one.id): float(one.created_ms) for one in live}
-    if stored != wanted:
-        yield f"ids: {stored}, wanted {wanted}"
-    armed = {one.id for one in live if one.r["FLAGS"] & _GC}
-    entries = {instance_id for kind, instance_id in p.due if kind == "gc"}
-    if armed != entries:
-        yield f"due: gc entries of {sorted(entries)}, flags of {sorted(armed)}"
+    for kind, found in entries.items():
+        if found != wanted[kind]:
+            yield f"due: {kind} entries of {sorted(found)}, wanted of {sorted(wanted[kind])}"
 
 
 def _check_later(p: Partition) -> Iterator[str]:
-    """Delayed and expiring messages are counted, listed, and have their one entry at the earliest time."""
+    """Delayed, expiring and parked messages are counted and listed."""
     lists, expiring = p.space("l"), p.space("x")
-    for instance_id in sorted((lists.keys() | expiring.keys()) - p.instances.keys()):
+    for instance_id in sorted((lists.keys() | expiring.keys()) - {one.id for one in p.live}):
         yield f"l: or x:{instance_id} without an instance"
-    for one in p.instances.values():
-        if one.r["FLAGS"] & _DELETING:
-            continue
+    for one in p.live:
         listed = {member[16:]: score for member, score in lists.get(one.id, {}).items()}
         if listed != {message_id: q[6] for message_id, q in one.delayed.items()}:
             yield f"l:{one.id}: {listed}, wanted {one.delayed}"
-        if one.r["DELAYED"] != len(listed):
-            yield f"{one.id}: {one.r['DELAYED']} delayed messages, a recount gives {len(listed)}"
-        if one.r["DELAYED_AT"] != min(listed.values(), default=0):
-            yield f"{one.id}: first delayed message at {one.r['DELAYED_AT']}, listed {listed}"
-        if one.r["PARKED_TURNS"] != len(one.parked):
-            yield f"{one.id}: {one.r['PARKED_TURNS']} parked turns, a recount gives {one.parked}"
-        for kind, at in (("delayed", one.r["DELAYED_AT"]), ("expiry", one.r["EXPIRES_AT"])):
-            if bool(at) != ((kind, one.id) in p.due):
-                yield f"{one.id}: {kind} at {at}, entries of due {dict(p.due)}"
-        if one.r["EXPIRES_AT"] == 0 and expiring.get(one.id):
-            yield f"x:{one.id}: {expiring[one.id]}, but nothing expires"
+        counts = (one.r["DELAYED"], one.r["DELAYED_AT"], one.r["PARKED_TURNS"])
+        recount = (len(listed), min(listed.values(), default=0), len(one.parked))
+        if counts != recount:
+            yield f"{one.id}: delayed, the first of them and parked are {counts}, a recount gives {recount}"
+        yield from _check_expiring(p, one, expiring.get(one.id, {}))
+
+
+def _check_expiring(p: Partition, one: Instance, stored: Mapping[str, float]) -> Iterator[str]:
+    """What may expire is in `x`; beside it at most the turn at the head, whose attempt has begun since."""
+    left_over = {turn: at for turn, at in stored.items() if turn == str(one.r["HEAD"]) and one.r["ATTEMPT"]}
+    if stored != one.expiring | left_over:
+        yield f"x:{one.id}: {stored}, wanted {one.expiring}"
+    if stored and not 0 < one.r["EXPIRES_AT"] <= min(stored.values()):
+        yield f"{one.id}: something expires at {one.r['EXPIRES_AT']}, in x:{one.id} is {stored}"
+    if one.r["EXPIRES_AT"] > p.due.get(("expiry", one.id), one.r["EXPIRES_AT"]):
+        yield f"{one.id}: expiry is due before {one.r['EXPIRES_AT']}"
 
 
 def _check_counters(p: Partition) -> Iterator[str]:
     """G1, G12: counters equal a recount; fences and incarnations are unique and below the partition's."""
     meta = p.keys.get("meta") or {}
-    every = [one for one in p.instances.values() if not one.r["FLAGS"] & _DELETING]
-    fences = [one.r[name] for one in every for name in ("FENCE", "PFENCE") if one.r[name]]
-    for name, used in (("fence", fences), ("incarnation", [one.r["INC"] for one in every])):
+    fences = [one.r[name] for one in p.live for name in ("FENCE", "PFENCE") if one.r[name]]
+    incarnations = [one.r["INC"] for one in p.instances.values()]
+    for name, used in (("fence", fences), ("incarnation", incarnations)):
         if len(set(used)) < len(used):
             yield f"meta: {name} given out twice, in use are {sorted(used)}"
         if max(used, default=0) > int(meta.get(name, 0)):
             yield f"meta: {name} {meta.get(name)} is below {max(used)}, which is in use"
-    for one in every:
+    for one in p.live:
         checks = (_check_positions(one), _check_bytes(one), _check_flags(one))
         yield from (f"{one.id}: {text}" for check in checks for text in check)
 
@@ -344,7 +406,7 @@ def _check_bytes(one: Instance) -> Iterator[str]:
 
 
 def _check_flags(one: Instance) -> Iterator[str]:
-    flags, settings = one.r["FLAGS"], unpack(one.fields["o"])[3:5]
+    flags, settings = one.r["FLAGS"], one.birth[3:5]
     if bool(flags & _AWAITED) != ("a" in one.fields):
         yield f"flags {flags}, servers that await a turn are {one.fields.get('a')!r}"
     if bool(flags & _OWN_SETTINGS) != any(settings):
@@ -353,9 +415,7 @@ def _check_flags(one: Instance) -> Iterator[str]:
 
 def _check_fields(p: Partition) -> Iterator[str]:
     """No field is left of a trimmed turn, none is missing of a kept one; message ids lead to their turns."""
-    for one in p.instances.values():
-        if one.r["FLAGS"] & _DELETING:
-            continue
+    for one in p.live:
         wanted = _wanted_fields(one)
         for field in sorted(wanted - set(one.fields)):
             yield f"{one.id}: field {field} is missing"
@@ -371,31 +431,36 @@ def _wanted_fields(one: Instance) -> set[str]:
     r = one.r
     wanted = {"r", "y", "o", *(f"{turn}.p" for turn in one.parked)}
     for message_id in one.delayed:
-        wanted |= {f"q:{message_id}"}
-        known = f"d:{message_id}"
-        wanted.add(known if one.fields.get(known) == b"q" else f"{known} = q")
+        wanted |= {f"q:{message_id}", _wanted_id(one, message_id, "q")}
     for turn in range(r["OLDEST"], r["TAIL"] + 1):
         receipt, message_id = one.receipt(turn), one.message_id(turn)
-        if turn < r["HEAD"]:
-            wanted.add(f"{turn}.h")
-        buried = receipt is not None and receipt["R_MESSAGE_ID"] not in (0, b"")
-        if receipt and not buried and receipt["R_STATE"] != TurnState.COMPLETED and f"{turn}.f" in one.fields:
-            wanted.add(f"{turn}.f")
-        if buried and turn >= r["HEAD"]:
-            wanted.add(f"{turn}.h")
-        if turn >= r["KEPT"] and not buried:
-            wanted.add(f"{turn}.m")
-            steps = r["STEPS"] if turn == r["HEAD"] else 0
-            if receipt:
-                steps = receipt["R_STEPS"] - bool(receipt["R_LAST_STEP"])
-            wanted |= {f"{turn}.{position}" for position in range(1, steps + 1)}
-        elif receipt and (receipt["R_REPLY"] or receipt["R_LAST_STEP"]):
-            wanted.add(f"{turn}.h without payloads")
         if message_id is not None:
-            known = f"d:{message_id.decode()}"
-            wanted.add(known if one.fields.get(known) == str(turn).encode() else f"{known} = {turn}")
+            wanted.add(_wanted_id(one, message_id.decode(), str(turn)))
+        if turn < r["HEAD"] or receipt:
+            wanted.add(f"{turn}.h")
+        wanted |= _wanted_payload(one, turn, receipt)
     if r["PENDING"] and r["FAILURES"] + r["LOST"]:
         wanted.add(f"{r['HEAD']}.f")
+    return wanted
+
+
+def _wanted_id(one: Instance, message_id: str, leads_to: str) -> str:
+    known = f"d:{message_id}"
+    return known if one.fields.get(known) == leads_to.encode() else f"{known} = {leads_to}"
+
+
+def _wanted_payload(one: Instance, turn: int, receipt: Packed | None) -> set[str]:
+    """Message, steps and last failure of a turn, unless they were trimmed or it ended in the queue."""
+    if receipt and receipt["R_MESSAGE_ID"]:
+        return {f"{turn}.h without payloads"} if receipt["R_REPLY"] or receipt["R_LAST_STEP"] else set()
+    if turn < one.r["KEPT"]:
+        return {f"{turn}.h without payloads"}
+    steps = one.r["STEPS"] if turn == one.r["HEAD"] else 0
+    if receipt:
+        steps = receipt["R_STEPS"] - bool(receipt["R_LAST_STEP"])
+    wanted = {f"{turn}.m", *(f"{turn}.{position}" for position in range(1, steps + 1))}
+    if receipt and receipt["R_STATE"] != TurnState.COMPLETED and f"{turn}.f" in one.fields:
+        wanted.add(f"{turn}.f")
     return wanted
 
 
@@ -403,12 +468,11 @@ def _check_ledger(p: Partition) -> Iterator[str]:
     """G10: seq is dense, and the newest event carries the present status."""
     names = {number: name for name, number in constants("ledger").items()}
     keep = constants("commit")["LEDGER_KEEP"]
-    for one in p.instances.values():
-        if one.r["FLAGS"] & _DELETING:
-            continue
+    for one in p.live:
         events, seq = p.keys.get(f"e:{one.id}") or [], one.r["SEQ"]
-        if not min(seq, keep) <= len(events) <= min(seq, keep + _LEDGER_STEP - 1):
-            yield f"e:{one.id}: {len(events)} events kept of {seq}"
+        written = seq - one.birth[8] + 1
+        if not min(written, keep) <= len(events) <= min(written, keep + _LEDGER_STEP - 1):
+            yield f"e:{one.id}: {len(events)} events kept of {written}"
         numbers = [unpack(event)[8] for event in events]
         if numbers != list(range(seq - len(events) + 1, seq + 1)):
             yield f"e:{one.id}: seq is {numbers[:3]}…{numbers[-3:]}, not dense up to {seq}"
@@ -416,14 +480,14 @@ def _check_ledger(p: Partition) -> Iterator[str]:
         if newest and newest[7] != one.status:
             name = names.get(newest[1], newest[1])
             yield f"e:{one.id}: newest event {name} says status {newest[7]}, it is {one.status}"
-    for instance_id in p.space("e"):
-        if instance_id not in p.instances:
-            yield f"e:{instance_id}: ledger without an instance"
+    for instance_id in sorted(p.space("e").keys() - {one.id for one in p.live}):
+        yield f"e:{instance_id}: ledger without an instance"
 
 
 _CHECKS: Iterable[Callable[[Partition], Iterator[str]]] = (
     _check_wakeups,
     _check_indexes,
+    _check_timers,
     _check_later,
     _check_counters,
     _check_fields,

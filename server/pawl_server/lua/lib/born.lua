@@ -36,8 +36,10 @@ local function born(id, now, type, version, digest, state, lease_ms, max_attempt
   born_index('ids:' .. type, id, now)
   local nth = 0
   for word in string.gmatch(words, '([^%z]*)%z') do
-    if word ~= '' then
-      born_index((nth == 0 and 'key:' or 'tag:') .. type .. ':' .. word, id, now)
+    if nth > 0 then
+      born_index('tag:' .. type .. ':' .. word, id, now)
+    elseif word ~= '' then
+      born_index('key:' .. type .. ':' .. word, id, now)
     end
     nth = nth + 1
   end

@@ -1,5 +1,5 @@
 --- delete: removes an instance; one with many turns in the background, by the entry `delete`.
--- @keyspace meta i e feed ids tag l x dead deadtime parked failed paused damaged ready types due busy waiting ch
+-- @keyspace meta i e feed ids tag key l x dead deadtime parked failed paused damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id
@@ -56,8 +56,10 @@ local function forget(r)
   unit_mark('ids:' .. type, id, false)
   local nth = 0
   for word in string.gmatch(unit_birth(u)[6] or '', '([^%z]*)%z') do
-    if word ~= '' then
-      unit_mark((nth == 0 and 'key:' or 'tag:') .. type .. ':' .. word, id, false)
+    if nth > 0 then
+      unit_mark('tag:' .. type .. ':' .. word, id, false)
+    elseif word ~= '' then
+      unit_mark('key:' .. type .. ':' .. word, id, false)
     end
     nth = nth + 1
   end
