@@ -67,8 +67,8 @@ class Timers:
         return sum(each.loop.errors for each in self._partitions)
 
     @property
-    def applied(self) -> int:
-        """Entries that are gone: applied or found stale."""
+    def gone(self) -> int:
+        """Entries that were applied or found stale so far."""
         return sum(self.fired.values()) + self.stale
 
     def start(self) -> None:

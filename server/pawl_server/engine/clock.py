@@ -28,8 +28,11 @@ HAND_OUT_S = 2.0
 class Due(Protocol):
     """Who applies what is due: the timers."""
 
+    fired: dict[str, int]
+    """Entries that were applied so far, by kind."""
+
     @property
-    def applied(self) -> int:
+    def gone(self) -> int:
         """Entries that were applied or found stale so far."""
         ...
 
@@ -99,7 +102,7 @@ class Clock:
                 raise InvalidField(
                     "time", f"is {target_ms - now_ms} ms after the clock, not within 0 to {ADVANCE_MAX_MS}"
                 )
-            applied = self._due.applied
+            fired = self._fired()
             waited = _Patience(self._floor, patience_s)
             try:
                 async with asyncio.timeout(limit_s):
@@ -109,7 +112,10 @@ class Clock:
                 raise Refused(
                     Reason.DEADLINE, f"the clock is {target_ms - reached_ms} ms short of its target"
                 ) from None
-            return Advanced(target_ms, self._due.applied - applied, len(self._floor.running))
+            return Advanced(target_ms, self._fired() - fired, len(self._floor.running))
+
+    def _fired(self) -> int:
+        return sum(self._due.fired.values())
 
     def _check_alone(self) -> None:
         """Leases of workers elsewhere would run out, and what follows there would not be waited for."""
@@ -138,12 +144,12 @@ class Clock:
         """Applies what is due now, partition by partition, until nothing is or nothing gives way."""
         for partition in self._engine.store.partitions:
             while True:
-                applied = self._due.applied
+                gone = self._due.gone
                 now_ms, next_ms = await self._set_in(partition, 0)
                 if not 0 < next_ms <= now_ms:
                     break
                 await self._due.apply(partition)
-                if self._due.applied == applied:
+                if self._due.gone == gone:
                     break
         return await self.read()
 
