@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     help="Overrides the type's lease time.",
 )
 @click.option("--max-attempts", type=click.IntRange(1, 1000), help="Overrides the type's attempt limit.")
+@click.option("--tag", "tags", multiple=True, help="Word to find the instance by; at most 16.")
+@click.option("--correlation-key", default="", help="One word to find the instance by.")
 @click.option("--request-id", help="Idempotency id of this request.")
 @client_options
 def create(
@@ -49,6 +51,8 @@ def create(
     state: Any,
     lease_timeout: float | None,
     max_attempts: int | None,
+    tags: tuple[str, ...],
+    correlation_key: str,
     request_id: str | None,
     address: str | None,
     timeout: float,
@@ -69,6 +73,8 @@ def create(
             state=UNSET if state is None else state,
             lease_timeout=lease_timeout,
             max_attempts=max_attempts,
+            tags=tags,
+            correlation_key=correlation_key,
             request_id=request_id,
         )
 
@@ -103,11 +109,16 @@ def get(instance_id: str, address: str | None, timeout: float, as_json: bool) ->
             "blocked by": f"turn {head.turn}: {failure_text(head.last_failure)}"
             if head and blocked
             else None,
+            "paused": "yes" if instance.paused else None,
             "pending turns": instance.pending_turns,
+            "delayed messages": instance.delayed_messages or None,
+            "parked turns": instance.parked_turns or None,
             "head turn": f"{head.turn}: {waits_for(head, instance)}" if head and not blocked else None,
             "last turn": instance.last_turn,
             "oldest kept turn": instance.oldest_kept_turn,
             "incarnation": instance.incarnation,
+            "tags": ", ".join(instance.tags) or None,
+            "correlation key": instance.correlation_key or None,
             "created": local(instance.create_time),
             "lease timeout": None
             if instance.lease_timeout is None
@@ -126,20 +137,39 @@ def get(instance_id: str, address: str | None, timeout: float, as_json: bool) ->
     show_default=True,
     help="Show at most so many; 0 shows all.",
 )
+@click.option("--tag", default="", help="Only instances with this tag.")
+@click.option("--correlation-key", default="", help="Only instances with this correlation key.")
+@click.option("--status", type=click.Choice(["BLOCKED", "PAUSED"], case_sensitive=False), help="Only these.")
 @client_options
 def list_instances(
-    workflow_type: str | None, limit: int, address: str | None, timeout: float, as_json: bool
+    workflow_type: str | None,
+    limit: int,
+    tag: str,
+    correlation_key: str,
+    status: str | None,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """List the instances of a type in order of creation, without their state.
 
     Without TYPE, list the types that have settings; a type without any has the defaults and is not listed.
     """
     if workflow_type is None:
+        if tag or correlation_key or status:
+            raise click.UsageError("--tag, --correlation-key and --status need TYPE")
         _list_types(limit, address, timeout, as_json)
         return
 
     def job(client: Client) -> Awaitable[list[Instance]]:
-        return first(client.list(workflow_type, page_size=min(limit, 100)), limit)
+        found = client.list(
+            workflow_type,
+            tag=tag,
+            correlation_key=correlation_key,
+            status=(status or "").upper(),
+            page_size=min(limit, 100),
+        )
+        return first(found, limit)
 
     found = call(address, timeout, job)
     if as_json:

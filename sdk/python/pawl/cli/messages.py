@@ -9,7 +9,7 @@ import click
 
 from pawl.cli.exits import CommandError, Exit
 from pawl.cli.options import JSON, call, client_options, parse_json
-from pawl.cli.output import print_json, sent_json, text_of
+from pawl.cli.output import local, print_json, sent_json, text_of
 from pawl.cli.waiting import why_unfinished
 from pawl.errors import NotFound, TurnUnfinished
 
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 @click.option("--version", help="Code version of an instance that is created.")
 @click.option("--state", type=JSON, help="Initial state, as JSON, of an instance that is created.")
 @click.option(
+    "--delay", type=click.FloatRange(0.001, 31_536_000), metavar="SECONDS", help="Admit it after this time."
+)
+@click.option(
+    "--ttl",
+    type=click.FloatRange(0.001, 31_536_000),
+    metavar="SECONDS",
+    help="Let it expire if no attempt has begun this long after admission.",
+)
+@click.option(
     "--wait",
     type=click.FloatRange(0, 86_400),
     metavar="SECONDS",
@@ -41,6 +50,8 @@ def send(
     workflow_type: str | None,
     version: str | None,
     state: Any,
+    delay: float | None,
+    ttl: float | None,
     wait: float | None,
     text: bool,
     binary: bool,
@@ -56,12 +67,15 @@ def send(
     continued with a message of its own is completed: what it returned is printed, and on stderr the turn that
     continues it, which 'pawl turns' shows.
     """
+    _check_delay(delay, wait)
     value = _value(message, text, binary)
     new = _new_instance(workflow_type, version, state)
 
     async def job(client: Client) -> tuple[Sent, str]:
         try:
-            sent = await client.send(instance_id, value, id=message_id, create=new, wait=wait)
+            sent = await client.send(
+                instance_id, value, id=message_id, create=new, delay=delay, ttl=ttl, wait=wait
+            )
         except NotFound as error:
             text = f"{error.message}; --type and --version create it"
             raise CommandError(error.reason, text, Exit.NOT_FOUND, error.metadata) from None
@@ -72,12 +86,8 @@ def send(
     sent, why = call(address, timeout, job)
     if as_json:
         print_json(sent_json(sent))
-    elif sent.outcome is None:
-        click.echo(f"turn {sent.turn} of {sent.instance_id}, message {sent.message_id}")
-    elif sent.outcome.state == "COMPLETED":
-        click.echo(text_of(sent.outcome.reply_payload) or "null")
-        if sent.outcome.continuation_turn:
-            click.echo(f"continued by turn {sent.outcome.continuation_turn}", err=True)
+    else:
+        _show(sent)
     if sent.outcome is not None and sent.outcome.state != "COMPLETED":
         try:
             sent.outcome.result()  # raises what the exit code and the line on stderr are made of
@@ -86,6 +96,22 @@ def send(
             details = {"state": error.state, "turn": str(sent.turn), "message_id": sent.message_id}
             said = f"{unfinished}: {why or error.state}"
             raise CommandError("UNFINISHED", said, Exit.UNFINISHED, details) from None
+
+
+def _show(sent: Sent) -> None:
+    if not sent.turn:
+        click.echo(f"message {sent.message_id} of {sent.instance_id}, due {local(sent.due_time)}")
+    elif sent.outcome is None:
+        click.echo(f"turn {sent.turn} of {sent.instance_id}, message {sent.message_id}")
+    elif sent.outcome.state == "COMPLETED":
+        click.echo(text_of(sent.outcome.reply_payload) or "null")
+        if sent.outcome.continuation_turn:
+            click.echo(f"continued by turn {sent.outcome.continuation_turn}", err=True)
+
+
+def _check_delay(delay: float | None, wait: float | None) -> None:
+    if delay is not None and wait is not None:
+        raise click.UsageError("--delay and --wait exclude each other")
 
 
 def _value(message: str | None, text: bool, binary: bool) -> Any:

@@ -123,6 +123,12 @@ def instance_json(instance: Instance, *, state: bool = True) -> dict[str, Any]:
         "oldest_kept_turn": instance.oldest_kept_turn,
         "lease_timeout_s": seconds(instance.lease_timeout),
         "max_attempts": instance.max_attempts or None,
+        "delayed_messages": instance.delayed_messages,
+        "parked_turns": instance.parked_turns,
+        "paused": instance.paused,
+        "tags": list(instance.tags),
+        "correlation_key": instance.correlation_key or None,
+        "last_seq": instance.last_seq,
     }
 
 
@@ -171,6 +177,7 @@ def turn_json(turn: Turn, *, payloads: bool = True) -> dict[str, Any]:
         "due_time": moment(turn.due_time),
         "trimmed": turn.trimmed,
         "continuation_turn": turn.continuation_turn or None,
+        "expire_time": moment(turn.expire_time),
     }
     if payloads:
         body["message"] = value_of(turn.message_payload)
@@ -197,6 +204,7 @@ def sent_json(sent: Sent) -> dict[str, Any]:
         "turn": sent.turn,
         "incarnation": sent.incarnation,
         "admit_time": moment(sent.admit_time),
+        "due_time": moment(sent.due_time),
         "outcome": None if sent.outcome is None else turn_json(sent.outcome),
     }
 

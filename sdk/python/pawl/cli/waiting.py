@@ -40,6 +40,8 @@ async def why_unfinished(client: Client, instance_id: str, number: int) -> str:
 def waits_for(head: Turn, instance: Instance, link: str = "") -> str:
     """Says what the turn at the head waits for, beginning with `, which ` or `, whose ` if given."""
     failure = failure_text(head.last_failure)
+    if instance.paused and head.state != "RUNNING":
+        return f"is {head.state}, and the instance is paused: 'pawl resume {instance.id}'"
     if head.state == "QUEUED":
         is_ = "is " if link else ""
         return f"{is_}waiting for a worker of {instance.workflow_type} {instance.version}"
@@ -50,4 +52,6 @@ def waits_for(head: Turn, instance: Instance, link: str = "") -> str:
         return f"attempt {head.attempt} failed: {failure}; the next one is due at {local(head.due_time)}"
     if head.state == "FAILED":
         return f"FAILED: {failure}"
+    if head.state in ("SLEEPING", "DEFERRED"):
+        return f"is {head.state} until {local(head.due_time)}"
     return f"is {head.state}"

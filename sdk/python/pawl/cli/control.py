@@ -1,0 +1,266 @@
+"""`pawl pause`, `resume`, `wake`, `retry`, `skip`, `park`, `redrive`, `cancel` and `delete`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pawl.cli.options import call, client_options
+from pawl.cli.output import print_json
+
+if TYPE_CHECKING:
+    from pawl.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _control(command: F) -> F:
+    """Adds what all control commands take."""
+    comment = click.option("--comment", default="", help="Text for the ledger, at most 256 bytes.")
+    request = click.option("--request-id", help="Idempotency id; default: a new one.")
+    return comment(request(client_options(command)))
+
+
+def _instance(command: F) -> F:
+    return click.argument("instance_id", metavar="ID")(command)
+
+
+def _turn(command: F) -> F:
+    turn = click.argument("number", metavar="TURN", type=click.IntRange(min=1))
+    return _instance(turn(command))
+
+
+def _seen(command: F) -> F:
+    return click.option(
+        "--attempt",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Refuse unless the turn is still at this attempt.",
+    )(command)
+
+
+def _tell(as_json: bool, value: dict[str, Any], text: str) -> None:
+    if as_json:
+        print_json(value)
+    else:
+        click.echo(text)
+
+
+@click.command(short_help="Stop dispatch of an instance.")
+@_instance
+@_control
+def pause(
+    instance_id: str,
+    comment: str,
+    request_id: str | None,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Stop dispatch until 'pawl resume'.
+
+    Messages are accepted and the turn that runs may end, but none starts.
+    """
+    done = call(address, timeout, lambda c: c.pause(instance_id, comment=comment, request_id=request_id))
+    _tell(as_json, {"paused": done}, f"{instance_id} is paused" + ("" if done else " already"))
+
+
+@click.command(short_help="Start dispatch of a paused instance again.")
+@_instance
+@_control
+def resume(
+    instance_id: str,
+    comment: str,
+    request_id: str | None,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Start dispatch of a paused instance again."""
+    done = call(address, timeout, lambda c: c.resume(instance_id, comment=comment, request_id=request_id))
+    _tell(
+        as_json, {"resumed": done}, f"{instance_id} is resumed" if done else f"{instance_id} was not paused"
+    )
+
+
+@click.command(short_help="End the delay of a turn that waits to be tried again.")
+@_instance
+@_control
+def wake(
+    instance_id: str,
+    comment: str,
+    request_id: str | None,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """End the delay of a turn in BACKOFF or DEFERRED, so that it starts now. A sleep stays."""
+    done = call(address, timeout, lambda c: c.wake(instance_id, comment=comment, request_id=request_id))
+    text = f"the head of {instance_id} is ready" if done else f"the head of {instance_id} waits for no delay"
+    _tell(as_json, {"woken": done}, text)
+
+
+@click.command(short_help="Give a failed turn another round of attempts.")
+@_turn
+@_seen
+@_control
+def retry(
+    instance_id: str,
+    number: int,
+    attempt: int,
+    comment: str,
+    request_id: str | None,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Give a FAILED turn another round of attempts; its saved steps are kept."""
+
+    def job(client: Client) -> Awaitable[int]:
+        return client.retry_turn(instance_id, number, attempt=attempt, comment=comment, request_id=request_id)
+
+    limit = call(address, timeout, job)
+    text = f"turn {number} of {instance_id} is tried again, up to attempt {limit}"
+    _tell(as_json, {"max_attempts": limit}, text)
+
+
+@click.command(short_help="End a failed turn, so that its inbox goes on.")
+@_turn
+@_seen
+@_control
+def skip(
+    instance_id: str,
+    number: int,
+    attempt: int,
+    comment: str,
+    request_id: str | None,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """End a FAILED turn as SKIPPED: the instance keeps its state, and the inbox goes on."""
+
+    def job(client: Client) -> Awaitable[None]:
+        return client.skip_turn(instance_id, number, attempt=attempt, comment=comment, request_id=request_id)
+
+    call(address, timeout, job)
+    _tell(as_json, {"state": "SKIPPED"}, f"turn {number} of {instance_id} is skipped")
+
+
+@click.command(short_help="Set a failed turn aside, so that its inbox goes on.")
+@_turn
+@_seen
+@_control
+def park(
+    instance_id: str,
+    number: int,
+    attempt: int,
+    comment: str,
+    request_id: str | None,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """End a FAILED turn as PARKED: the inbox goes on, and 'pawl redrive' sends the message again."""
+
+    def job(client: Client) -> Awaitable[None]:
+        return client.park_turn(instance_id, number, attempt=attempt, comment=comment, request_id=request_id)
+
+    call(address, timeout, job)
+    _tell(as_json, {"state": "PARKED"}, f"turn {number} of {instance_id} is parked")
+
+
+@click.command(short_help="Send the message of a parked turn again, or drop it.")
+@_turn
+@click.option("--discard", is_flag=True, help="Drop the kept message instead of sending it.")
+@_control
+def redrive(
+    instance_id: str,
+    number: int,
+    discard: bool,
+    comment: str,
+    request_id: str | None,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Send the message of a PARKED turn again, as a new turn at the end of the inbox."""
+
+    def job(client: Client) -> Awaitable[int]:
+        return client.redrive_parked(
+            instance_id, number, discard=discard, comment=comment, request_id=request_id
+        )
+
+    turn = call(address, timeout, job)
+    text = f"turn {turn} of {instance_id}" if turn else f"the message of turn {number} is dropped"
+    _tell(as_json, {"turn": turn or None}, text)
+
+
+@click.command(short_help="Cancel a turn, or a message that has not started.")
+@_instance
+@click.argument("number", metavar="[TURN]", type=click.IntRange(min=1), required=False)
+@click.option("--message", "message_id", help="Cancel the message with this id instead of a turn.")
+@_control
+def cancel(
+    instance_id: str,
+    number: int | None,
+    message_id: str | None,
+    comment: str,
+    request_id: str | None,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """End an unfinished turn as CANCELLED, or take back a message that has not started.
+
+    A turn that runs loses its lease at once, and its worker is told; what its code does outside meanwhile can
+    overlap with the next turn. The instance keeps its state.
+    """
+    if (number is None) == (message_id is None):
+        raise click.UsageError("give either TURN or --message")
+    if message_id is not None:
+        told = message_id
+
+        def take_back(client: Client) -> Awaitable[int]:
+            return client.cancel_message(instance_id, told, comment=comment, request_id=request_id)
+
+        turn = call(address, timeout, take_back)
+        text = f"message {told}, turn {turn}, is cancelled" if turn else f"message {told} is cancelled"
+        _tell(as_json, {"turn": turn or None}, text)
+        return
+    which = number or 0
+
+    def job(client: Client) -> Awaitable[str]:
+        return client.cancel_turn(instance_id, which, comment=comment, request_id=request_id)
+
+    former = call(address, timeout, job)
+    text = f"turn {which} of {instance_id}, which was {former}, is cancelled"
+    _tell(as_json, {"former_state": former}, text)
+
+
+@click.command(short_help="Delete an instance with all that belongs to it.")
+@_instance
+@click.option("--incarnation", type=click.IntRange(min=0), default=0, help="Only this life of the id.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--request-id", help="Idempotency id; default: a new one.")
+@client_options
+def delete(
+    instance_id: str,
+    incarnation: int,
+    yes: bool,
+    request_id: str | None,
+    address: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Delete an instance with its state, inbox, history and ledger; a turn that runs loses its lease."""
+    if not yes and not as_json:
+        click.confirm(f"Delete {instance_id} with everything that belongs to it?", abort=True, err=True)
+
+    def job(client: Client) -> Awaitable[bool]:
+        return client.delete(instance_id, incarnation=incarnation, request_id=request_id)
+
+    done = call(address, timeout, job)
+    _tell(as_json, {"deleted": done}, f"{instance_id} is deleted" if done else f"there is no {instance_id}")
