@@ -111,7 +111,7 @@ def code_of(context: Context) -> str:
     code: grpc.StatusCode | None = context.code()
     if code is not None:
         return code.name
-    return "OK" if sys.exception() is None else "CANCELLED"
+    return "CANCELLED" if sys.exception() is not None or context.cancelled() else "OK"
 
 
 class Guarded(Protocol):
