@@ -70,10 +70,16 @@ def _decoder_for(annotation: Any) -> Decoder:
 
 
 def _annotated(fn: Any) -> Decoder:
-    annotation = fn.__annotations__.get("return")
+    annotation = returned_by(fn)
+    return decode if annotation is None else decoder_for(annotation)
+
+
+def returned_by(fn: Any) -> Any:
+    """Gives the type that a function's annotation asks values to be built as; None if it asks for none."""
+    annotation = getattr(fn, "__annotations__", {}).get("return")
     if isinstance(annotation, str):
         try:
             annotation = eval(annotation, fn.__globals__)
         except Exception:
-            return decode
-    return decoder_for(annotation) if builds(annotation) else decode
+            return None
+    return annotation if builds(annotation) else None

@@ -24,6 +24,10 @@ log = logging.getLogger("pawl.worker")
 class Executor:
     """Runs attempts, each in a task of its own; sync handlers in threads, at most `threads` at a time."""
 
+    async_context: type[TurnContext] = TurnContext
+    sync_context: type[SyncTurnContext] = SyncTurnContext
+    """What handlers are given."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int) -> None:
         self._loop = loop
         self._threads = threads
@@ -65,13 +69,13 @@ class Executor:
         state = _read(attempt, "state before", workflow.decode_state, stored)
         message = _read(attempt, "message of", workflow.decode_message, turn.message)
         if workflow.is_async:
-            context = TurnContext(attempt)
+            context = self.async_context(attempt)
             try:
                 outcome = context.close(await workflow.handler(context, state, message))
             finally:
                 context.discard()
         else:
-            thread_context = SyncTurnContext(attempt)
+            thread_context = self.sync_context(attempt)
             variables = contextvars.copy_context()
             call = partial(variables.run, workflow.handler, thread_context, state, message)
             outcome = thread_context.close(await self._loop.run_in_executor(self._threads_pool(), call))

@@ -125,9 +125,11 @@ class _Base(TurnInfo):
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         if self._log is None:
             extra = {"instance_id": self.instance_id, "turn": self.turn, "attempt": self.attempt}
-            logger = logging.getLogger(f"pawl.workflow.{self._attempt.turn.workflow_type}")
-            self._log = _TurnLog(logger, self._journal, extra)
+            self._log = _TurnLog(self._logger(), self._journal, extra)
         return self._log
+
+    def _logger(self) -> logging.Logger:
+        return logging.getLogger(f"pawl.workflow.{self._attempt.turn.workflow_type}")
 
     def now(self) -> datetime:
         self._drawn += 1

@@ -17,7 +17,21 @@ async def test_handler():
 
 from __future__ import annotations
 
+from pawl.testing._attempts import SLEPT
+from pawl.testing._replays import NonDeterminism
 from pawl.testing.running import Advanced, Clock, Server, server
-from pawl.testing.turns import Ran, run
+from pawl.testing.turns import Deferral, Ran, Sleep, run, run_sync
 
-__all__ = ["Advanced", "Clock", "Ran", "Server", "run", "server"]
+__all__ = [
+    "SLEPT",
+    "Advanced",
+    "Clock",
+    "Deferral",
+    "NonDeterminism",
+    "Ran",
+    "Server",
+    "Sleep",
+    "run",
+    "run_sync",
+    "server",
+]

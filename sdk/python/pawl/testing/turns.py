@@ -3,39 +3,63 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from logging import LogRecord
+from typing import Any, Literal
 
-from pawl._convert import failure_of
 from pawl._requests import UNSET
-from pawl._runtime.attempt import Attempt
-from pawl._runtime.executor import Executor
-from pawl.errors import PayloadError
-from pawl.models import Failure
+from pawl.context import Outcome
+from pawl.models import Failure, Origin, SavedStep
 from pawl.payloads import Payload, decode, encode
-from pawl.v1.step_pb2 import Step
+from pawl.testing._attempts import CONTINUE, DONE, FAILED, SLEPT, Entry, Played, play
+from pawl.testing._replays import check_replays
 from pawl.v1.turn_pb2 import Origin as OriginMessage
-from pawl.v1.worker_service_pb2 import CommandResult, LeasedTurn
+from pawl.v1.worker_service_pb2 import LeasedTurn
+from pawl.v1.worker_service_pb2 import Sleep as SleepCommand
 from pawl.workflow import Workflow
+
+ADMITTED = datetime(2027, 1, 15, 8, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """A sleep that a turn asked for."""
+
+    key: str
+    """Key of the sleep."""
+    duration: timedelta
+    """How long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """How a turn was put off."""
+
+    delay: timedelta
+    """Until the turn starts over."""
+    reason: str
+    """Why; empty if the handler did not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
     """What a handler did with one turn."""
 
+    outcome: Literal["done", "continue", "failed", "sleep", "defer"]
+    """How the attempt ended: "done", "continue" (done, and continued with a message), "failed", "sleep" or
+    "defer"."""
     state: Any
-    """New state, the object that the handler gave; the old one, decoded as the handler got it, if the attempt
-    failed."""
+    """New state, the object that the handler gave; the old one, decoded as the handler got it, unless the
+    turn is done."""
     result: Any
     """Reply of the turn, the object that the handler gave; None if there is none."""
-    continues: bool
-    """True if the handler continued with a message."""
     continuation: Any
-    """That message, the object that the handler gave."""
+    """Message that the handler continued with, the object that it gave."""
     steps: dict[str, Any]
-    """Values of the steps that ran, by key, decoded without annotation; not those given as saved."""
+    """Values of the steps that ran, by key, in order, decoded without annotation; not of those given as
+    saved."""
     failure: Failure | None
     """Why the attempt failed, if it did."""
     state_payload: Payload
@@ -44,75 +68,23 @@ class Ran:
     """The reply as it is stored."""
     continuation_payload: Payload | None = None
     """The message that the handler continued with, as it is stored."""
+    exception: BaseException | None = field(default=None, compare=False)
+    """What the handler raised, if the attempt failed with it."""
+    retry_delay: timedelta | None = None
+    """Time to the next attempt, if a RetryableError named one."""
+    sleep: Sleep | None = None
+    """What the turn sleeps for, if the attempt ended with it."""
+    deferral: Deferral | None = None
+    """How the turn was put off, if the attempt ended with it."""
+    slept: tuple[Sleep, ...] = ()
+    """Sleeps that were over at once, with `wake`."""
+    logs: tuple[LogRecord, ...] = field(default=(), compare=False)
+    """What `ctx.log` was given, of all levels; nothing while saved steps were replayed."""
 
-
-class _Host:
-    """Acknowledges every command at once."""
-
-    def __init__(self, turn: LeasedTurn, workflow: Workflow) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.over = asyncio.Event()
-        self.steps: dict[str, Any] = {}
-        self.outcome: Any = None
-        """What the handler returned."""
-        self.ran = Ran(_old_state(turn, workflow), None, False, None, self.steps, None, turn.state)
-        self.workflow = dataclasses.replace(workflow, handler=self._listening(workflow))
-
-    def _listening(self, workflow: Workflow) -> Callable[..., Any]:
-        """The handler, with its outcome kept."""
-
-        async def run_async(*given: Any) -> Any:
-            self.outcome = await workflow.handler(*given)
-            return self.outcome
-
-        def run_sync(*given: Any) -> Any:
-            self.outcome = workflow.handler(*given)
-            return self.outcome
-
-        return run_async if workflow.is_async else run_sync
-
-    def transmit(self, attempt: Attempt) -> None:
-        command = attempt.command
-        assert command is not None
-        action = command.WhichOneof("action")
-        if action == "checkpoint":
-            self.steps[command.checkpoint.key] = decode(command.checkpoint.output)
-        elif action == "fail":
-            self.ran = dataclasses.replace(self.ran, failure=failure_of(command.fail.failure))
-        elif action == "finish":
-            finish = command.finish
-            if finish.HasField("last_step"):
-                self.steps[finish.last_step.key] = decode(finish.last_step.output)
-            outcome = self.outcome
-            self.ran = Ran(
-                outcome.state,
-                outcome.result,
-                outcome.continues,
-                outcome.continuation,
-                self.steps,
-                None,
-                finish.state if finish.HasField("state") else self.ran.state_payload,
-                finish.reply if finish.HasField("reply") else None,
-                finish.continuation if finish.HasField("continuation") else None,
-            )
-        answer = CommandResult(lease=attempt.lease, n=command.n)
-        self.loop.call_soon(attempt.answered, answer, None)
-
-    def superseded(self, stream: Any) -> bool:
-        return False
-
-    def free(self, attempt: Attempt) -> None:
-        pass
-
-    def forget(self, attempt: Attempt) -> None:
-        self.over.set()
-
-
-def _old_state(turn: LeasedTurn, workflow: Workflow) -> Any:
-    try:
-        return workflow.decode_state(turn.state)
-    except PayloadError:
-        return decode(turn.state)
+    @property
+    def continues(self) -> bool:
+        """True if the handler continued with a message."""
+        return self.outcome == "continue"
 
 
 async def run(
@@ -120,22 +92,43 @@ async def run(
     message: Any,
     *,
     state: Any = UNSET,
-    steps: Mapping[str, Any] | None = None,
+    steps: Mapping[str, Any] | Iterable[SavedStep] | None = None,
+    fakes: Mapping[str, Any] | None = None,
+    wake: bool = False,
+    replay: bool = False,
     instance_id: str = "test",
     message_id: str = "m-1",
     turn: int = 1,
     attempt: int = 1,
-    origin: bytes = b"",
+    max_attempts: int = 3,
+    origin: bytes | Origin = b"",
     last_failure: Failure | None = None,
+    admit_time: datetime = ADMITTED,
+    namespace: str = "test",
 ) -> Ran:
-    """Runs a handler for one turn without a server. `Ran` has the objects that it gave.
+    """Runs a handler for one attempt at one turn, by the code that runs it in a worker, without a server.
+
+    What fails the attempt is not raised: look at `Ran.outcome`, `Ran.failure` and `Ran.exception`. Sizes and
+    numbers of steps are not limited here, as these limits are the server's.
 
     Args:
         workflow: what to run.
-        message: the message.
-        state: state before the turn; default is the workflow's initial state.
-        steps: values saved by an earlier attempt, by key, in order: these are replayed.
-        instance_id, message_id, turn, attempt, origin, last_failure: as the handler shall see them.
+        message: the message: a value, or a Payload that is taken as it is.
+        state: state before the turn, likewise; default is the workflow's initial state.
+        steps: steps saved by an earlier attempt, in order: their values by key (`SLEPT` for a sleep that is
+            over), or the `steps` of a turn that a client read. They are replayed: their functions do not run.
+        fakes: what stands in for the functions of steps, by key: a value, an exception to raise, or a
+            function of no argument or of one `Step`. Steps that are not named run as they are.
+        wake: sleeps are over at once, as if their time had passed: the handler starts over with what is
+            saved.
+        replay: afterwards replays the turn from each place where it could be interrupted, with the values
+            that the steps gave, and raises NonDeterminism where the handler does something else. Steps do
+            not run again.
+        instance_id, message_id, turn, attempt, max_attempts, origin, last_failure: as the handler shall see
+            them. `origin` is what a sender gave, or a whole `Origin`.
+        admit_time: when the message was admitted, which `ctx.now()`, `ctx.uuid()` and `ctx.random()` derive
+            from; default is 2027-01-15T08:00Z.
+        namespace: part of the steps' effect ids.
     """
     leased = LeasedTurn(
         lease=b"test",
@@ -146,31 +139,84 @@ async def run(
         version=workflow.version,
         turn=turn,
         message_id=message_id,
-        message=encode(message),
-        origin=OriginMessage(client=origin),
-        state=workflow.initial_state if state is UNSET else encode(state),
-        steps=[
-            Step(position=at, key=key, output=encode(value), attempt=1)
-            for at, (key, value) in enumerate((steps or {}).items(), 1)
-        ],
+        message=_payload(message),
+        origin=_origin(origin),
+        state=workflow.initial_state if state is UNSET else _payload(state),
         attempt=attempt,
-        max_attempts=max(3, attempt),
-        namespace="test",
+        max_attempts=max(max_attempts, attempt),
+        namespace=namespace,
     )
-    leased.admit_time.FromSeconds(1_800_000_000)
+    leased.admit_time.FromDatetime(admit_time)
     if last_failure is not None:
         leased.last_failure.reason = last_failure.reason
         leased.last_failure.message = last_failure.message
         leased.last_failure.attempt = last_failure.attempt
         leased.last_failure.non_retryable = last_failure.non_retryable
-    host = _Host(leased, workflow)
-    executor = Executor(host.loop, threads=1)
-    running = Attempt(leased, host.workflow, host, None, float("inf"))
-    executor.start(running)
-    try:
-        await host.over.wait()
-    finally:
-        if running.task is not None and not running.task.done():
-            running.task.cancel()
-        executor.close()
-    return host.ran
+    saved = list(_entries(steps))
+    played = await play(workflow, leased, saved, fakes or {}, wakes=lambda _: wake)
+    if replay:
+        await check_replays(workflow, leased, played)
+    return _ran(played, len(saved))
+
+
+def run_sync(workflow: Workflow, message: Any, **options: Any) -> Ran:
+    """Same as `run`, for tests without an event loop. `options` are those of `run`."""
+    return asyncio.run(run(workflow, message, **options))
+
+
+def _payload(value: Any) -> Payload:
+    return value if isinstance(value, Payload) else encode(value)
+
+
+def _origin(origin: bytes | Origin) -> OriginMessage:
+    if not isinstance(origin, Origin):
+        return OriginMessage(client=origin)
+    if origin.kind == "client":
+        return OriginMessage(client=origin.client)
+    message = OriginMessage()
+    source = getattr(message, origin.kind)
+    source.turn = origin.turn
+    source.message_id = origin.message_id
+    return message
+
+
+def _entries(steps: Mapping[str, Any] | Iterable[SavedStep] | None) -> Iterable[Entry]:
+    if steps is None:
+        return
+    if isinstance(steps, Mapping):
+        values: Mapping[Any, Any] = steps
+        for key, value in values.items():
+            yield Entry(key, None if value is SLEPT else _payload(value))
+        return
+    for step in steps:
+        yield Entry(step.key, None if step.kind == "sleep" else step.output_payload)
+
+
+def _ran(played: Played, given: int) -> Ran:
+    outcome = played.outcome
+    done = outcome if played.ending in (DONE, CONTINUE) and isinstance(outcome, Outcome) else None
+    return Ran(
+        outcome=played.ending,
+        state=done.state if done else played.old_state,
+        result=done.result if done else None,
+        continuation=done.continuation if done else None,
+        steps={
+            entry.key: decode(entry.output) for entry in played.entries[given:] if entry.output is not None
+        },
+        failure=played.failure,
+        state_payload=played.state,
+        result_payload=played.reply,
+        continuation_payload=played.continuation,
+        exception=played.exception if played.ending == FAILED else None,
+        retry_delay=played.retry_delay,
+        sleep=_sleep(played.sleep) if played.sleep else None,
+        deferral=Deferral(played.deferral.delay.ToTimedelta(), played.deferral.reason)
+        if played.deferral
+        else None,
+        slept=tuple(_sleep(sleep) for sleep in played.slept),
+        logs=tuple(played.logs),
+    )
+
+
+def _sleep(sleep: SleepCommand) -> Sleep:
+    return Sleep(sleep.key, sleep.duration.ToTimedelta())

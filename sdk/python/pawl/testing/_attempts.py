@@ -1,0 +1,293 @@
+"""Attempts at a turn by the worker's own code, on a host that acknowledges every command at once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from pawl._convert import failure_of
+from pawl._runtime.attempt import Attempt
+from pawl._runtime.calls import returned_by
+from pawl._runtime.executor import Executor
+from pawl._runtime.turn_context import SyncTurnContext, TurnContext
+from pawl.context import DEFAULT_STEP_TIMEOUT, Outcome
+from pawl.errors import PayloadError
+from pawl.models import Failure
+from pawl.payloads import Payload, decode
+from pawl.v1.step_pb2 import Step
+from pawl.v1.worker_service_pb2 import Command, CommandResult, Defer, Finish, LeasedTurn, Sleep
+from pawl.workflow import Workflow
+
+Ending = Literal["done", "continue", "failed", "sleep", "defer"]
+DONE: Final = "done"
+CONTINUE: Final = "continue"
+FAILED: Final = "failed"
+SLEEP: Final = "sleep"
+DEFER: Final = "defer"
+
+
+class _Slept:
+    def __repr__(self) -> str:
+        return "SLEPT"
+
+
+SLEPT: Final[Any] = _Slept()
+"""Stands among the values of saved steps for a sleep that is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A saved step; `output` is None for a sleep."""
+
+    key: str
+    output: Payload | None
+
+
+class Stray(BaseException):
+    """A replay asked for a step that the turn had not asked for."""
+
+
+@dataclass(slots=True)
+class Played:
+    """What came of a turn: its steps, and how the last attempt ended."""
+
+    entries: list[Entry]
+    ending: Ending = FAILED
+    outcome: Outcome | None = None
+    old_state: Any = None
+    state: Payload = field(default_factory=Payload)
+    reply: Payload | None = None
+    continuation: Payload | None = None
+    failure: Failure | None = None
+    retry_delay: Any = None
+    exception: BaseException | None = None
+    sleep: Sleep | None = None
+    deferral: Defer | None = None
+    slept: list[Sleep] = field(default_factory=list)
+    raised: dict[str, BaseException] = field(default_factory=dict)
+    """What steps raised, by key."""
+    stray: str = ""
+    """Key of a step that there was no value for."""
+    logs: list[logging.LogRecord] = field(default_factory=list)
+
+
+async def play(
+    workflow: Workflow,
+    turn: LeasedTurn,
+    saved: Collection[Entry],
+    fakes: Mapping[str, Any],
+    *,
+    wakes: Callable[[str], bool],
+    strict: bool = False,
+) -> Played:
+    """Runs a handler with saved steps; starts it over after sleeps that `wakes` has pass at once.
+
+    `fakes` stand in for the functions of steps. If `strict`, the functions themselves never run.
+    """
+    played = Played(list(saved), state=turn.state, old_state=_old_state(turn, workflow))
+    while True:
+        await _Host(workflow, turn, played, fakes, strict).run()
+        if played.ending != SLEEP or played.sleep is None or not wakes(played.sleep.key):
+            return played
+        played.entries.append(Entry(played.sleep.key, None))
+        played.slept.append(played.sleep)
+        played.sleep = None
+
+
+def _old_state(turn: LeasedTurn, workflow: Workflow) -> Any:
+    try:
+        return workflow.decode_state(turn.state)
+    except PayloadError:
+        return decode(turn.state)
+
+
+def _step(position: int, entry: Entry) -> Step:
+    kind = "sleep" if entry.output is None else ""
+    return Step(position=position, key=entry.key, kind=kind, output=entry.output, attempt=1)
+
+
+class _Host:
+    """Runs one attempt, in place of a worker."""
+
+    def __init__(
+        self, workflow: Workflow, turn: LeasedTurn, played: Played, fakes: Mapping[str, Any], strict: bool
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.played = played
+        self.logger = _Logger(workflow.name, played.logs)
+        self._workflow = dataclasses.replace(workflow, handler=self._listening(workflow))
+        self._turn = LeasedTurn()
+        self._turn.CopyFrom(turn)
+        self._turn.steps.extend(_step(at, entry) for at, entry in enumerate(played.entries, 1))
+        self._fakes = fakes
+        self._strict = strict
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Returns when the attempt has ended."""
+        executor = _Executor(self.loop, threads=1)
+        attempt = Attempt(self._turn, self._workflow, self, None, float("inf"))
+        executor.start(attempt)
+        try:
+            await self._over.wait()
+        finally:
+            if attempt.task is not None and not attempt.task.done():
+                attempt.task.cancel()
+            executor.close()
+
+    def stand_in(self, key: str, fn: Any, returns: Any) -> tuple[Any, Any]:
+        """What runs in place of a step's function, and what its value is decoded to."""
+        if inspect.iscoroutine(fn) or (key not in self._fakes and not self._strict):
+            return fn, returns
+        returns = returned_by(fn) if returns is None else returns
+        if key not in self._fakes:
+            self.played.stray = key
+            return _raising(Stray(key)), returns
+        fake = self._fakes[key]
+        if isinstance(fake, BaseException) or (isinstance(fake, type) and issubclass(fake, BaseException)):
+            return _raising(fake), returns
+        return (fake if callable(fake) else lambda: fake), returns
+
+    def _listening(self, workflow: Workflow) -> Callable[..., Any]:
+        """The handler, with what it returns and raises kept."""
+        played = self.played
+
+        async def run_async(*given: Any) -> Any:
+            try:
+                played.outcome = await workflow.handler(*given)
+            except BaseException as error:
+                played.exception = error
+                raise
+            return played.outcome
+
+        def run_sync(*given: Any) -> Any:
+            try:
+                played.outcome = workflow.handler(*given)
+            except BaseException as error:
+                played.exception = error
+                raise
+            return played.outcome
+
+        return run_async if workflow.is_async else run_sync
+
+    # What an attempt wants of its host.
+
+    def transmit(self, attempt: Attempt) -> None:
+        command = attempt.command
+        assert command is not None
+        self._take(command)
+        self.loop.call_soon(attempt.answered, CommandResult(lease=attempt.lease, n=command.n), None)
+
+    def superseded(self, stream: Any) -> bool:
+        return False
+
+    def free(self, attempt: Attempt) -> None:
+        pass
+
+    def forget(self, attempt: Attempt) -> None:
+        self._over.set()
+
+    def _take(self, command: Command) -> None:
+        played = self.played
+        match command.WhichOneof("action"):
+            case "checkpoint":
+                played.entries.append(Entry(command.checkpoint.key, command.checkpoint.output))
+            case "finish":
+                self._finished(command.finish)
+            case "sleep":
+                played.ending, played.sleep = SLEEP, command.sleep
+            case "defer":
+                played.ending, played.deferral = DEFER, command.defer
+            case "fail":
+                fail = command.fail
+                played.ending, played.failure = FAILED, failure_of(fail.failure)
+                if fail.HasField("retry_delay"):
+                    played.retry_delay = fail.retry_delay.ToTimedelta()
+
+    def _finished(self, finish: Finish) -> None:
+        played = self.played
+        if finish.HasField("last_step"):
+            played.entries.append(Entry(finish.last_step.key, finish.last_step.output))
+        if finish.HasField("state"):
+            played.state = finish.state
+        if finish.HasField("reply"):
+            played.reply = finish.reply
+        played.ending = DONE
+        if finish.HasField("continuation"):
+            played.ending, played.continuation = CONTINUE, finish.continuation
+
+
+def _raising(error: Any) -> Callable[[], Any]:
+    def fail() -> Any:
+        raise error
+
+    return fail
+
+
+class _Logger(logging.Logger):
+    """Keeps the records of all levels; passes on those that the workflow's logger would write."""
+
+    def __init__(self, workflow_type: str, records: list[logging.LogRecord]) -> None:
+        super().__init__(f"pawl.workflow.{workflow_type}")
+        self._records = records
+        self._real = logging.getLogger(self.name)
+
+    def handle(self, record: logging.LogRecord) -> None:
+        self._records.append(record)
+        if self._real.isEnabledFor(record.levelno):
+            self._real.handle(record)
+
+
+def _host(context: TurnContext | SyncTurnContext) -> _Host:
+    host: Any = context._attempt.host
+    return host
+
+
+class _Context(TurnContext):
+    __slots__ = ()
+
+    async def _step(self, key: str, fn: Callable[..., Any], kind: str, timeout: float, returns: Any) -> Any:
+        host = _host(self)
+        fn, returns = host.stand_in(key, fn, returns)
+        try:
+            return await super()._step(key, fn, kind, timeout, returns)
+        except BaseException as error:
+            host.played.raised[key] = error
+            raise
+
+    def _logger(self) -> logging.Logger:
+        return _host(self).logger
+
+
+class _SyncContext(SyncTurnContext):
+    __slots__ = ()
+
+    def step(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        *,
+        kind: str = "step",
+        timeout: float = DEFAULT_STEP_TIMEOUT,
+        returns: Any = None,
+    ) -> Any:
+        host = _host(self)
+        fn, returns = host.stand_in(key, fn, returns)
+        try:
+            return super().step(key, fn, kind=kind, timeout=timeout, returns=returns)
+        except BaseException as error:
+            host.played.raised[key] = error
+            raise
+
+    def _logger(self) -> logging.Logger:
+        return _host(self).logger
+
+
+class _Executor(Executor):
+    async_context = _Context
+    sync_context = _SyncContext
