@@ -101,13 +101,13 @@ class Endpoint:
 
     async def _head(self, reader: asyncio.StreamReader) -> list[str]:
         """The lines of the request's head. Raises Refusal."""
-        if len(self._readers) > READERS:
-            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{READERS} others read already")
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             text = f"the request has more than {HEAD_BYTES} bytes"
             raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text) from None
+        if len(self._readers) > READERS:
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{READERS} others read already")
         return head.decode("latin-1").split("\r\n")
 
     def _request(self, head: list[str]) -> tuple[str, str]:
