@@ -52,6 +52,8 @@ READ_COMMANDS = frozenset(
             "HEXISTS",
             "HGET",
             "HGETALL",
+            "HKEYS",
+            "SCAN",
             "HLEN",
             "HMGET",
             "HRANDFIELD",
@@ -88,7 +90,9 @@ _EMITTED = re.compile(
     r"\bledger_add\(\w+, (?P<event>[A-Z_]+)\b"
     r"|\bhead_end\((?:\w+, ){4}(?P<head>[A-Z_]+)\b|\bqueued_end\((?:\w+, ){5}(?P<queued>[A-Z_]+)\b"
 )
-_KEY = re.compile(r"(?:\bT \.\. |\bunit_mark\(|\bborn_index\(|\bor )'(?P<name>[a-z]+)(?:'|:)")
+_KEY = re.compile(
+    r"(?:\bT \.\. |\bunit_mark\(|\bmend_mark\(|\bborn_index\(|\bor |\bname = )'(?P<name>[a-z]+)(?:'|:)"
+)
 _JOINED = re.compile(r"\w*(?:fence|seq|_ms|_us)\b\]?\s*\.\.|\.\.\s*[\w.]*(?:fence|seq|_ms|_us)\b(?!\()", re.I)
 _WHILE = re.compile(r"\bwhile\b(?P<condition>.*)\bdo\b")
 _STATE_SET = re.compile(r"\[STATE\]\s*=(?!=)|\br\.state\s*=(?!=)")

@@ -38,7 +38,9 @@ from pawl.errors import (
 )
 from pawl.models import (
     BacklogEntry,
+    CheckPage,
     Failure,
+    Finding,
     InboxEntry,
     InboxPage,
     Instance,
@@ -62,6 +64,7 @@ __all__ = [
     "AttemptEnded",
     "BacklogEntry",
     "BodyConflict",
+    "CheckPage",
     "Client",
     "CommandGap",
     "Compacted",
@@ -69,6 +72,7 @@ __all__ = [
     "DeadlineExceeded",
     "Defer",
     "Failure",
+    "Finding",
     "InboxEntry",
     "InboxPage",
     "Instance",

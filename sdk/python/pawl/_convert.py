@@ -10,7 +10,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from pawl.models import (
     BacklogEntry,
+    CheckPage,
     Failure,
+    Finding,
     InboxEntry,
     InboxPage,
     Instance,
@@ -275,6 +277,21 @@ def workload_of(message: admin_service_pb2.GetWorkloadResponse) -> Workload:
         damaged_records=message.damaged_records,
         timers=message.timers,
         late_timers=message.late_timers,
+    )
+
+
+def check_of(message: admin_service_pb2.CheckDataResponse) -> CheckPage:
+    """Converts what one part of a check found."""
+    return CheckPage(
+        items=[
+            Finding(item.instance_id, item.key, item.entry, item.text, item.partition)
+            for item in message.findings
+        ],
+        next_page_token=message.next_cursor,
+        instances=message.instances,
+        entries=message.entries,
+        partitions_done=message.partitions_done,
+        partitions=message.partitions,
     )
 
 

@@ -241,6 +241,30 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """Something stored that is not as it has to be. Maps to Finding."""
+
+    instance_id: str
+    """Empty for an entry or key that belongs to no instance."""
+    key: str
+    """Key without the partition's prefix; empty for a whole instance."""
+    entry: str
+    text: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPage(Page[Finding]):
+    """What one part of a check found. Maps to CheckDataResponse."""
+
+    instances: int
+    """Looked at in this part."""
+    entries: int
+    partitions_done: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Delay before attempt k+1 is min(max_delay, initial_delay × factor^(k−1)). Maps to RetryPolicy."""
 

@@ -31,6 +31,8 @@ INTERNAL_PENDING = 8
 """Internal admissions are bounded by so many times `pending_messages`."""
 PAGE_SIZE = 100
 PAGE_SIZE_DEFAULT = 50
+CHECK_PAGE = 1_000
+CHECK_PAGE_DEFAULT = 200
 WAIT_MS = 600_000
 AWAIT_DEFAULT_MS = 30_000
 FAILURE_MESSAGE_BYTES = 2_048

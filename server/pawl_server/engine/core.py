@@ -17,6 +17,7 @@ from pawl_server.engine.awaits import Awaits
 from pawl_server.engine.control import Control
 from pawl_server.engine.counts import Counts
 from pawl_server.engine.events import Events
+from pawl_server.engine.fsck import Fsck
 from pawl_server.engine.inbox import Inbox
 from pawl_server.engine.info import Info
 from pawl_server.engine.instances import Instances
@@ -73,6 +74,7 @@ class Engine:
         self.instances = Instances(self)
         self.turns = Turns(self)
         self.listing = Listing(self)
+        self.fsck = Fsck(self)
         self.types = Types(self)
         self.info = Info(self)
         self.leases = Leases(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pawl.v1 import admin_service_pb2 as pb
+from pawl_server.domain import limits as bounds
 from pawl_server.domain.errors import InvalidField
 from pawl_server.domain.ids import check_optional_id, check_type
 from pawl_server.engine import Engine
@@ -68,3 +69,13 @@ class AdminService:
         """Says what waits, and what waits in vain."""
         workflow_type = check_type("workflow_type", request.workflow_type) if request.workflow_type else ""
         return await self._engine.listing.workload(workflow_type)
+
+    @unary()
+    async def CheckData(self, request: pb.CheckDataRequest, context: Context) -> pb.CheckDataResponse:
+        """Checks a part of what is stored, and mends it if asked to."""
+        size = request.page_size
+        if not 0 <= size <= bounds.CHECK_PAGE:
+            raise InvalidField("page_size", f"is {size}, not within 0 to {bounds.CHECK_PAGE}")
+        return await self._engine.fsck.check(
+            request.cursor, size or bounds.CHECK_PAGE_DEFAULT, repair=request.repair
+        )

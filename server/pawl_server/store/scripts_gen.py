@@ -1226,6 +1226,98 @@ async def finish(
     return finish_decode(await p.call(FINISH, argv))
 
 
+class FsckItem(NamedTuple):
+    """One item of `fsck`."""
+
+    id: str  # instance id
+
+
+class FsckOk(NamedTuple):
+    findings: list[Any]
+
+    word = "OK"
+
+
+class FsckNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+FsckReply = FsckOk | FsckNotFound
+_FSCK_WORDS: dict[bytes, Callable[[Sequence[Any]], FsckReply]] = {
+    b"OK": lambda r: FsckOk(r[1]),
+    b"NOT_FOUND": lambda r: FsckNotFound(),
+}
+FSCK: Script[FsckReply] = _script("fsck")
+"""Recounts instances from their fields, compares records, indexes and timers, and repairs what can be."""
+
+
+def fsck_args(*, now_ms: int = 0, server: str, repair: bool, items: Sequence[FsckItem]) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, int(repair)]
+    for item in items:
+        argv += item
+    return argv
+
+
+def fsck_decode(raw: Sequence[Any]) -> Result[FsckReply]:
+    return decode_result("fsck", raw, _FSCK_WORDS)
+
+
+async def fsck(
+    p: Caller, *, now_ms: int = 0, server: str, repair: bool, items: Sequence[FsckItem]
+) -> Result[FsckReply]:
+    """Recounts instances from their fields, compares records, indexes and timers, and repairs what can be.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    repair: whether to repair
+    """
+    argv = fsck_args(now_ms=now_ms, server=server, repair=repair, items=items)
+    return fsck_decode(await p.call(FSCK, argv))
+
+
+class FsckIndexOk(NamedTuple):
+    cursor: str
+    checked: int
+    findings: list[Any]
+
+    word = "OK"
+
+
+FsckIndexReply = FsckIndexOk
+_FSCK_INDEX_WORDS: dict[bytes, Callable[[Sequence[Any]], FsckIndexReply]] = {
+    b"OK": lambda r: FsckIndexOk(r[1].decode(), int(r[2]), r[3]),
+}
+FSCK_INDEX: Script[FsckIndexReply] = _script("fsck_index")
+"""Looks for entries of an index, or for a key of an instance, that nothing stands behind, and removes them."""
+
+
+def fsck_index_args(
+    *, now_ms: int = 0, server: str, name: str, cursor: str, limit: int, repair: bool
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, name, cursor, limit, int(repair)]
+    return argv
+
+
+def fsck_index_decode(raw: Sequence[Any]) -> Result[FsckIndexReply]:
+    return decode_result("fsck_index", raw, _FSCK_INDEX_WORDS)
+
+
+async def fsck_index(
+    p: Caller, *, now_ms: int = 0, server: str, name: str, cursor: str, limit: int, repair: bool
+) -> Result[FsckIndexReply]:
+    """Looks for entries of an index, or for a key of an instance, that nothing stands behind, and removes them.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    name: name of the key without the partition's prefix
+    cursor: "0" to begin, then what the last call answered, until that is "0"
+    limit: entries to look at, 1 to 1,000; Redis may look at somewhat more
+    repair: whether to remove what is found
+    """
+    argv = fsck_index_args(now_ms=now_ms, server=server, name=name, cursor=cursor, limit=limit, repair=repair)
+    return fsck_index_decode(await p.call(FSCK_INDEX, argv))
+
+
 class HelloOk(NamedTuple):
     gen: int
     changed: bool
@@ -3272,6 +3364,41 @@ async def read_feed(p: Caller, *, now_ms: int = 0, after: str, limit: int) -> Re
     return read_feed_decode(await p.call(READ_FEED, argv))
 
 
+class ScanKeysOk(NamedTuple):
+    cursor: str
+    names: list[Any]
+
+    word = "OK"
+
+
+ScanKeysReply = ScanKeysOk
+_SCAN_KEYS_WORDS: dict[bytes, Callable[[Sequence[Any]], ScanKeysReply]] = {
+    b"OK": lambda r: ScanKeysOk(r[1].decode(), r[2]),
+}
+SCAN_KEYS: Script[ScanKeysReply] = _script("scan_keys")
+"""Reads some names of the partition's keys. Every key that is there the whole time is named at least once."""
+
+
+def scan_keys_args(*, now_ms: int = 0, cursor: str, limit: int) -> list[Arg]:
+    argv: list[Arg] = [now_ms, cursor, limit]
+    return argv
+
+
+def scan_keys_decode(raw: Sequence[Any]) -> Result[ScanKeysReply]:
+    return decode_result("scan_keys", raw, _SCAN_KEYS_WORDS)
+
+
+async def scan_keys(p: Caller, *, now_ms: int = 0, cursor: str, limit: int) -> Result[ScanKeysReply]:
+    """Reads some names of the partition's keys. Every key that is there the whole time is named at least once.
+
+    now_ms: engine time in virtual-time namespaces
+    cursor: "0" to begin, then what the last call answered, until that is "0"
+    limit: keys to look at, 1 to 1,000; Redis may look at somewhat more
+    """
+    argv = scan_keys_args(now_ms=now_ms, cursor=cursor, limit=limit)
+    return scan_keys_decode(await p.call(SCAN_KEYS, argv))
+
+
 class StarvedItem(NamedTuple):
     """One item of `starved`."""
 
@@ -3370,6 +3497,8 @@ SCRIPTS: dict[str, Script[Any]] = {
     "expire": EXPIRE,
     "fail": FAIL,
     "finish": FINISH,
+    "fsck": FSCK,
+    "fsck_index": FSCK_INDEX,
     "hello": HELLO,
     "open_namespace": OPEN_NAMESPACE,
     "orphan": ORPHAN,
@@ -3402,6 +3531,7 @@ SCRIPTS: dict[str, Script[Any]] = {
     "list_types": LIST_TYPES,
     "poll": POLL,
     "read_feed": READ_FEED,
+    "scan_keys": SCAN_KEYS,
     "starved": STARVED,
     "stats": STATS,
 }

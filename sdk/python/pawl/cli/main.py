@@ -37,6 +37,7 @@ COMMANDS = {
     "cancel": "pawl.cli.control:cancel",
     "delete": "pawl.cli.control:delete",
     "worker": "pawl.cli.worker:worker",
+    "fsck": "pawl.cli.fsck:fsck",
     "config": "pawl.cli.config:config",
     "info": "pawl.cli.info:info",
 }

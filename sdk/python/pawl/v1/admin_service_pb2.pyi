@@ -469,3 +469,115 @@ class TypeWorkload(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TypeWorkload: _TypeAlias = TypeWorkload  # noqa: Y015
+
+@_typing.final
+class CheckDataRequest(_message.Message):
+    """Request of CheckData."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: _builtins.int
+    REPAIR_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.str
+    """`next_cursor` of the call before; empty to begin."""
+    repair: _builtins.bool
+    """Mends what can be."""
+    page_size: _builtins.int
+    """Keys and entries to look at, 1 to 1,000; 0 means 200."""
+    def __init__(
+        self,
+        *,
+        cursor: _builtins.str = ...,
+        repair: _builtins.bool = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "page_size", b"page_size", "repair", b"repair"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckDataRequest: _TypeAlias = CheckDataRequest  # noqa: Y015
+
+@_typing.final
+class CheckDataResponse(_message.Message):
+    """Response of CheckData."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    PARTITIONS_DONE_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    next_cursor: _builtins.str
+    """Empty once everything was looked at."""
+    instances: _builtins.int
+    """Instances looked at by this call."""
+    entries: _builtins.int
+    """Entries of indexes looked at by this call."""
+    partitions_done: _builtins.int
+    """Partitions that are done."""
+    partitions: _builtins.int
+    """Partitions in all."""
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
+        """What is wrong, or was before the repair."""
+
+    def __init__(
+        self,
+        *,
+        findings: _abc.Iterable[Global___Finding] | None = ...,
+        next_cursor: _builtins.str = ...,
+        instances: _builtins.int = ...,
+        entries: _builtins.int = ...,
+        partitions_done: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "findings", b"findings", "instances", b"instances", "next_cursor", b"next_cursor", "partitions", b"partitions", "partitions_done", b"partitions_done"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckDataResponse: _TypeAlias = CheckDataResponse  # noqa: Y015
+
+@_typing.final
+class Finding(_message.Message):
+    """Something that is not as it has to be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    ENTRY_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance that it is about; empty for an entry or key that belongs to none."""
+    key: _builtins.str
+    """Key that it is about, without the partition's prefix; empty if it is about a whole instance."""
+    entry: _builtins.str
+    """Entry of that key; may be empty."""
+    text: _builtins.str
+    """What is wrong."""
+    partition: _builtins.int
+    """Partition."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        key: _builtins.str = ...,
+        entry: _builtins.str = ...,
+        text: _builtins.str = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "instance_id", b"instance_id", "key", b"key", "partition", b"partition", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Finding: _TypeAlias = Finding  # noqa: Y015

@@ -60,6 +60,11 @@ class AdminServiceStub:
                 request_serializer=pawl_dot_v1_dot_admin__service__pb2.GetWorkloadRequest.SerializeToString,
                 response_deserializer=pawl_dot_v1_dot_admin__service__pb2.GetWorkloadResponse.FromString,
                 _registered_method=True)
+        self.CheckData = channel.unary_unary(
+                '/pawl.v1.AdminService/CheckData',
+                request_serializer=pawl_dot_v1_dot_admin__service__pb2.CheckDataRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_admin__service__pb2.CheckDataResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -104,6 +109,16 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckData(self, request, context):
+        """Checks a part of the stored data while everything goes on: recounts instances, compares them with indexes and timers,
+        finds entries and keys that nothing stands behind; with `repair`, mends what can be. Call it again with `next_cursor`
+        until that is empty; each call is short, and the cursor holds for ever. What changes meanwhile is looked at once or
+        more, what does not exactly once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -131,6 +146,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetWorkload,
                     request_deserializer=pawl_dot_v1_dot_admin__service__pb2.GetWorkloadRequest.FromString,
                     response_serializer=pawl_dot_v1_dot_admin__service__pb2.GetWorkloadResponse.SerializeToString,
+            ),
+            'CheckData': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckData,
+                    request_deserializer=pawl_dot_v1_dot_admin__service__pb2.CheckDataRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_admin__service__pb2.CheckDataResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -269,6 +289,33 @@ class AdminService:
             '/pawl.v1.AdminService/GetWorkload',
             pawl_dot_v1_dot_admin__service__pb2.GetWorkloadRequest.SerializeToString,
             pawl_dot_v1_dot_admin__service__pb2.GetWorkloadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckData(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.AdminService/CheckData',
+            pawl_dot_v1_dot_admin__service__pb2.CheckDataRequest.SerializeToString,
+            pawl_dot_v1_dot_admin__service__pb2.CheckDataResponse.FromString,
             options,
             channel_credentials,
             insecure,

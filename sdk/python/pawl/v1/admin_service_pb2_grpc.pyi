@@ -48,6 +48,12 @@ class AdminServiceStub:
     """Says how much waits, by type and version, and what waits in vain: the question "why does nothing happen" in one call.
     Counts are those of a moment that differs a little from partition to partition.
     """
+    CheckData: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.CheckDataRequest, _admin_service_pb2.CheckDataResponse]
+    """Checks a part of the stored data while everything goes on: recounts instances, compares them with indexes and timers,
+    finds entries and keys that nothing stands behind; with `repair`, mends what can be. Call it again with `next_cursor`
+    until that is empty; each call is short, and the cursor holds for ever. What changes meanwhile is looked at once or
+    more, what does not exactly once.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -68,6 +74,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     GetWorkload: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetWorkloadRequest, _admin_service_pb2.GetWorkloadResponse]  # type: ignore[assignment]
     """Says how much waits, by type and version, and what waits in vain: the question "why does nothing happen" in one call.
     Counts are those of a moment that differs a little from partition to partition.
+    """
+    CheckData: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CheckDataRequest, _admin_service_pb2.CheckDataResponse]  # type: ignore[assignment]
+    """Checks a part of the stored data while everything goes on: recounts instances, compares them with indexes and timers,
+    finds entries and keys that nothing stands behind; with `repair`, mends what can be. Call it again with `next_cursor`
+    until that is empty; each call is short, and the cursor holds for ever. What changes meanwhile is looked at once or
+    more, what does not exactly once.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -116,6 +128,18 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_service_pb2.GetWorkloadResponse, _abc.Awaitable[_admin_service_pb2.GetWorkloadResponse]]:
         """Says how much waits, by type and version, and what waits in vain: the question "why does nothing happen" in one call.
         Counts are those of a moment that differs a little from partition to partition.
+        """
+
+    @_abc_1.abstractmethod
+    def CheckData(
+        self,
+        request: _admin_service_pb2.CheckDataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.CheckDataResponse, _abc.Awaitable[_admin_service_pb2.CheckDataResponse]]:
+        """Checks a part of the stored data while everything goes on: recounts instances, compares them with indexes and timers,
+        finds entries and keys that nothing stands behind; with `repair`, mends what can be. Call it again with `next_cursor`
+        until that is empty; each call is short, and the cursor holds for ever. What changes meanwhile is looked at once or
+        more, what does not exactly once.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -96,7 +96,7 @@ elseif u then
   end
   reply = { 'OK', 1, background and 1 or 0 }
 elseif MISSING.deleting then
-  reply = { 'OK', 1, 1 }
+  reply = inc > 0 and inc ~= UNITS[id].r[INC] and { 'NOT_FOUND' } or { 'OK', 1, 1 }
 elseif MISSING.damaged then
   reply = { 'DAMAGED' }
 elseif repeats then

@@ -12,67 +12,11 @@
 -- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
 -- @spec  R-SWEEP-1, R-SWEEP-2
---!include orphan settle dead commit
+--!include orphan mend dead commit
 
 local now = meta_load(now_ms)
 local page = redis.call('ZRANGEBYLEX', T .. 'busy', cursor == '0' and '-' or '(' .. cursor, '+', 'LIMIT', 0, limit)
 local repaired, orphaned = 0, 0
-
--- Gives back an entry of `due` if it was lost; true if so.
-local function repair_entry(member, at)
-  if at > 0 and DUE[member] == nil and not redis.call('ZSCORE', T .. 'due', member) then
-    DUE[member] = at
-    return true
-  end
-  return false
-end
-
--- Puts the instance back into a set that lists such as it; true if it was missing.
-local function repair_mark(u, name, key, belongs)
-  local member = unit_member(u)
-  if belongs and not (MARKS[name] and MARKS[name][member]) and not redis.call('ZSCORE', key, member) then
-    unit_mark(name, member, 0)
-    return true
-  end
-  return false
-end
-
--- The wake-up that an unfinished head must have; true if it was missing and is given back.
-local function repair_head(u)
-  local r = u.r
-  if r[STATE] == RUNNING then
-    return repair_entry('lease:' .. u.id, r[DEADLINE])
-  elseif has_bit(r[FLAGS], 1) then
-    return false
-  elseif TIMED[r[STATE]] then
-    return repair_entry(TIMED[r[STATE]] .. u.id, r[DEADLINE])
-  elseif r[STATE] ~= QUEUED then
-    return false
-  end
-  local ready = ready_open(u.tv)
-  if ready.change[u.id] ~= nil then
-    return false
-  end
-  local since = redis.call('ZSCORE', T .. 'ready:' .. u.tv .. ':0', u.id)
-  if not since then
-    make_ready(u, now, server)
-    return true
-  elseif not redis.call('ZSCORE', T .. 'types', u.tv) then
-    ready.added = math.min(ready.added or now, tonumber(since))
-    return true
-  end
-  return false
-end
-
-local function repair(u)
-  local r = u.r
-  local head = repair_head(u)
-  local expiry = repair_entry('expiry:' .. u.id, r[EXPIRES_AT])
-  local passing = repair_entry('settle:' .. u.id, r[STATE] == BEHIND and now or 0)
-  local failed = repair_mark(u, 'failed', T .. 'failed', r[STATE] == FAILED)
-  local paused = repair_mark(u, 'paused', T .. 'paused', has_bit(r[FLAGS], 1))
-  return head or expiry or passing or failed or paused
-end
 
 -- A head with unfinished turns; `member` is its entry in `busy`.
 local function sweep_head(member)
@@ -85,7 +29,7 @@ local function sweep_head(member)
     orphan_lease(u, now, grace_ms)
     orphaned = orphaned + 1
   end
-  if repair(u) then
+  if mend_entries(u, now, server) then
     repaired = repaired + 1
   end
   return true
@@ -97,11 +41,11 @@ local function sweep_later(member)
   local u = settled_load(now, server, id)
   local lost = false
   if MISSING.deleting then
-    lost = repair_entry('delete:' .. id, now)
+    lost = mend_entry('delete:' .. id, now)
   elseif not u or u.r[DELAYED] == 0 or unit_later(u) ~= member then
     return MISSING.damaged
   else
-    lost = repair_entry('delayed:' .. id, u.r[DELAYED_AT])
+    lost = mend_entry('delayed:' .. id, u.r[DELAYED_AT])
   end
   if lost then
     repaired = repaired + 1

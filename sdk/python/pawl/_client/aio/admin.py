@@ -6,9 +6,9 @@ import uuid
 from collections.abc import AsyncIterator
 
 from pawl._client.aio_connection import Connection, each
-from pawl._convert import info_of, type_message, type_of, workload_of
+from pawl._convert import check_of, info_of, type_message, type_of, workload_of
 from pawl._requests import type_name
-from pawl.models import Page, ServerInfo, WorkflowType, Workload
+from pawl.models import CheckPage, Finding, Page, ServerInfo, WorkflowType, Workload
 from pawl.v1 import admin_service_pb2 as admin
 from pawl.workflow import Workflow
 
@@ -26,6 +26,26 @@ class AdminCalls(Connection):
         """Says what waits, by type and version, and what waits in vain; of one type, or of all."""
         request = admin.GetWorkloadRequest(workflow_type=type_name(workflow))
         return workload_of(await self._call(self._stubs.admin.GetWorkload, request, timeout))
+
+    async def check_data_page(
+        self,
+        *,
+        repair: bool = False,
+        page_size: int = 0,
+        page_token: str = "",
+        timeout: float | None = None,
+    ) -> CheckPage:
+        """Checks a part of the stored data while everything goes on; with `repair`, mends what can be.
+
+        `page_size` is 1 to 1,000 keys or entries, 0 means 200. Go on with `next_page_token` until that is
+        empty, at any time, with any server.
+        """
+        request = admin.CheckDataRequest(repair=repair, page_size=page_size, cursor=page_token)
+        return check_of(await self._call(self._stubs.admin.CheckData, request, timeout))
+
+    def check_data(self, *, repair: bool = False, page_size: int = 0) -> AsyncIterator[Finding]:
+        """Checks all stored data and iterates over what is wrong, or was before the repair."""
+        return each(lambda token: self.check_data_page(repair=repair, page_size=page_size, page_token=token))
 
     async def put_workflow_type(
         self,
