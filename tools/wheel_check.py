@@ -27,6 +27,7 @@ CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
 EXPECTED = (
     "pawl/__init__.py",
     "pawl/py.typed",
+    "pawl/testing/v1/clock_service_pb2.py",
     "pawl/v1/turn_service_pb2.py",
     "pawl/v1/turn_service_pb2.pyi",
     "pawl/v1/turn_service_pb2_grpc.pyi",

@@ -39,7 +39,10 @@ def bare(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.spec("R-SDK-13")
-@pytest.mark.parametrize("module", ["pawl", "pawl.v1", "pawl.client", "pawl.worker", "pawl.cli.main"])
+@pytest.mark.parametrize(
+    "module",
+    ["pawl", "pawl.v1", "pawl.client", "pawl.sync", "pawl.testing", "pawl.worker", "pawl.cli.main"],
+)
 def test_a_bare_install_imports(module: str) -> None:
     done = bare(f"import {module}")
     assert done.returncode == 0, done.stderr
