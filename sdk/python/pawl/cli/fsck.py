@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,7 +49,7 @@ def fsck(repair: bool, page: int, resume: str, address: str | None, timeout: flo
                 if not as_json:
                     click.echo(_text(one))
             cursor = part.next_page_token
-            if not as_json and click.get_text_stream("stderr").isatty():
+            if not as_json and sys.stderr.isatty():
                 done = f"{part.partitions_done} of {part.partitions} partitions"
                 click.echo(f"\r{done}, {counts['instances']} instances", nl=False, err=True)
             if not cursor:
