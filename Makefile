@@ -15,9 +15,13 @@ WORKERS ?= auto
 ARGS ?=
 BASE ?=
 SCRIPTS ?=
+# make mutants N=40 draws as many, by SEED if given; ONLY=finish,fail takes those of some transitions.
+N ?=
+SEED ?=
+ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-lua lint format type gen gen-check bench wheel-check clean
+.PHONY: help setup demo test test-lua mutants lint format type gen gen-check bench wheel-check clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +38,9 @@ test: $(DEV) ## Run all tests in random order, in parallel, then the coverage of
 
 test-lua: $(DEV) ## Run the tests of the Lua scripts alone
 	@$(BIN)/python -m pytest -n $(WORKERS) tests/lua $(ARGS)
+
+mutants: $(DEV) ## Take one line at a time out of the scripts and see that a test notices
+	@$(BIN)/python tools/mutants.py $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 lint: $(DEV) ## Check style, spelling, layers, protos and scripts
 	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed, $$*"; }; \

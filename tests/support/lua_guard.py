@@ -10,8 +10,9 @@ INJECTED.
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 
-from pawl_server.store.bundle import Bundle, load_bundles
+from pawl_server.store.bundle import LUA, Bundle, load_bundles
 from pawl_server.store.lua_header import Header
 from tools.lua_rules import READ_COMMANDS, WRITE_COMMANDS
 
@@ -66,9 +67,9 @@ def guard(header: Header) -> str:
     ).strip()
 
 
-def guarded_bundles() -> dict[str, Bundle]:
-    """Returns the guarded bundle of every script."""
-    return load_bundles(guard=guard)
+def guarded_bundles(folder: Path = LUA) -> dict[str, Bundle]:
+    """Returns the guarded bundle of every script of a folder with transitions/, queries/ and lib/."""
+    return load_bundles(folder, guard=guard)
 
 
 def _lua_set(names: Iterable[str]) -> str:

@@ -11,15 +11,16 @@ coverage.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import hiredis
 
 from pawl_server.store import scripts_gen
-from pawl_server.store.bundle import Bundle
+from pawl_server.store.bundle import LUA, Bundle
 from pawl_server.store.keys import partition_tag
 from pawl_server.store.lua_header import Field
 from pawl_server.store.script_call import Result
@@ -27,6 +28,8 @@ from tests.support import reply_log
 from tests.support.lua_guard import guarded_bundles
 from tests.support.redis_server import Control, RedisServer
 
+FOLDER = Path(os.environ.get("PAWL_TEST_LUA") or LUA)
+"""Where the scripts come from."""
 START_MS = 1_800_000_000_000
 """Engine time at which every test begins."""
 
@@ -45,6 +48,7 @@ LIMITS: dict[str, Any] = {
     "cursor": "0",
     "reader": 1,
     "writer": 1,
+    "max_defers": 10_000,
     "expected": -1,
 }
 """What a call gets where it names nothing else."""
@@ -267,6 +271,16 @@ def read_key(redis: RedisServer | Control, key: str) -> Any:
     return redis.call("DUMP", key)
 
 
-@cache
-def _bundles() -> dict[str, Bundle]:
-    return guarded_bundles()
+_scripts: dict[str, Bundle] = {}
+
+
+def use_scripts(bundles: Mapping[str, Bundle]) -> None:
+    """From now on all harnesses of this process run these guarded bundles."""
+    _scripts.clear()
+    _scripts.update(bundles)
+
+
+def _bundles() -> Mapping[str, Bundle]:
+    if not _scripts:
+        use_scripts(guarded_bundles(FOLDER))
+    return _scripts

@@ -21,6 +21,13 @@ def record(script: str, words: Iterable[str]) -> None:
     _pairs.update((script, word) for word in words)
 
 
+def take() -> set[tuple[str, str]]:
+    """Returns the pairs noted since the last call, and forgets them."""
+    taken = set(_pairs)
+    _pairs.clear()
+    return taken
+
+
 def read(folder: Path = FOLDER) -> set[tuple[str, str]]:
     """Returns the pairs that the last run noted."""
     lines = (line.split() for path in folder.glob("*.txt") for line in path.read_text().splitlines())
