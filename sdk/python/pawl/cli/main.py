@@ -37,6 +37,7 @@ COMMANDS = {
     "cancel": "pawl.cli.control:cancel",
     "delete": "pawl.cli.control:delete",
     "worker": "pawl.cli.worker:worker",
+    "doctor": "pawl.cli.doctor:doctor",
     "fsck": "pawl.cli.fsck:fsck",
     "config": "pawl.cli.config:config",
     "info": "pawl.cli.info:info",
