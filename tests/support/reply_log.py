@@ -14,18 +14,20 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "replies"
 
 _pairs: set[tuple[str, str]] = set()
+_called: set[str] = set()
 
 
 def record(script: str, words: Iterable[str]) -> None:
     """Notes that `script` answered each of `words`."""
+    _called.add(script)
     _pairs.update((script, word) for word in words)
 
 
-def take() -> set[tuple[str, str]]:
-    """Returns the pairs noted since the last call, and forgets them."""
-    taken = set(_pairs)
-    _pairs.clear()
-    return taken
+def take_called() -> frozenset[str]:
+    """Returns the scripts that answered since the last call of this, and forgets them."""
+    called = frozenset(_called)
+    _called.clear()
+    return called
 
 
 def read(folder: Path = FOLDER) -> set[tuple[str, str]]:

@@ -113,13 +113,13 @@ class _Runner:
         from tests.support import reply_log
 
         self.why = ""
-        reply_log.take()
+        reply_log.take_called()
         started = time.perf_counter()
         item._initrequest()  # type: ignore[attr-defined]  # as a second run of a test needs
         # Everything up to the session is torn down after each test: what comes next is not known yet.
         item.ihook.pytest_runtest_protocol(item=item, nextitem=item.session)
         seconds = time.perf_counter() - started
-        return Outcome(item.nodeid, self.why, seconds, frozenset(script for script, _ in reply_log.take()))
+        return Outcome(item.nodeid, self.why, seconds, reply_log.take_called())
 
     def _write(self, sources: Mapping[str, str]) -> None:
         for name, text in sources.items():
