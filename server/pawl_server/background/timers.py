@@ -28,6 +28,8 @@ IDLE_S = 1.0
 """The first server of a partition looks at least so often, the next ones half as often, a third, …"""
 EARLY_S = 0.002
 """Engine time has whole ms: a timer is looked at a little after its time."""
+PAUSE_S = 0.02
+"""How soon to look again while somebody else applies what is due."""
 RANK_S = 0.05
 """How much later each further server looks."""
 
@@ -43,6 +45,8 @@ class _Partition:
 
     async def _step(self) -> float:
         now = asyncio.get_running_loop().time()
+        if self._timers.paused:
+            return PAUSE_S
         if now < self.due_at:
             return self.due_at - now
         due_s = await self._timers.apply(self._partition)
@@ -51,9 +55,13 @@ class _Partition:
 
 
 class Timers:
-    """Applies what is due. `stale` and `held` count entries, `fired` those of each kind that were applied."""
+    """Applies what is due. `stale` and `held` count entries, `fired` those of each kind that were applied.
+
+    While `paused`, only whoever calls `apply` does so.
+    """
 
     def __init__(self, engine: Engine) -> None:
+        self.paused = False
         self.fired: dict[str, int] = {}
         self.stale = 0
         self.held = 0

@@ -30,6 +30,8 @@ class Due(Protocol):
 
     fired: dict[str, int]
     """Entries that were applied so far, by kind."""
+    paused: bool
+    """Whether nothing is applied but by `apply`."""
 
     @property
     def gone(self) -> int:
@@ -131,16 +133,25 @@ class Clock:
 
     async def _walk(self, target_ms: int, waited: _Patience) -> None:
         await waited.rest()
-        reading = await self.read()
-        while 0 < reading.next_ms <= target_ms:
-            reading = await self._set(max(reading.next_ms, reading.now_ms))
-            await self._floor.renew()
-            reading = await self._apply()
+        while await self._step(target_ms):
             await waited.rest()
-            reading = await self.read()
         await self._set(target_ms)
 
-    async def _apply(self) -> Reading:
+    async def _step(self, target_ms: int) -> bool:
+        """Moves the clock to the next due time and applies what is due; False if there is none."""
+        self._due.paused = True  # leases are renewed before those that run out are looked for
+        try:
+            reading = await self.read()
+            if not 0 < reading.next_ms <= target_ms:
+                return False
+            await self._set(max(reading.next_ms, reading.now_ms))
+            await self._floor.renew()
+            await self._apply()
+            return True
+        finally:
+            self._due.paused = False
+
+    async def _apply(self) -> None:
         """Applies what is due now, partition by partition, until nothing is or nothing gives way."""
         for partition in self._engine.store.partitions:
             while True:
@@ -151,7 +162,6 @@ class Clock:
                 await self._due.apply(partition)
                 if self._due.gone == gone:
                     break
-        return await self.read()
 
     async def _set(self, to_ms: int) -> Reading:
         partitions = self._engine.store.partitions

@@ -121,6 +121,33 @@ async def test_a_connected_worker_keeps_its_lease_up_to_the_attempt_timeout(serv
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.spec("R-VIRTUAL-4")
+async def test_leases_are_renewed_before_any_timer_looks(redis_url: str) -> None:
+    long = Long()
+    settings = settings_for(redis_url, virtual_time=True)
+    async with running(settings) as handle, pawl.Client(handle.address) as client:
+        server = testing.Server(handle.address, client)
+        await client.put_workflow_type(WorkflowType("long", lease_timeout=timedelta(seconds=1)))
+
+        async def hurry() -> None:
+            """Has the timers look all the time, not only when something is due."""
+            while True:
+                for each in handle.background.timers._partitions:
+                    each.due_at = 0.0
+                    each.loop.poke()
+                await asyncio.sleep(0)
+
+        async with server.worker(long.workflow):
+            await client.send("a", None, create=long.workflow)
+            await wait_until(lambda: long.ran == ["a", "b"])
+            hurrying = asyncio.get_running_loop().create_task(hurry())
+            advanced = await server.advance(timedelta(minutes=2), settle=0.05)
+            hurrying.cancel()
+            assert (advanced.fired, advanced.running, long.cancelled) == (0, 1, 0)
+            long.go.set()
+            assert (await client.await_turn("a", 1)).result() == 1
+
+
 async def test_the_lease_of_a_lost_worker_runs_out(server: testing.Server) -> None:
     long = Long()
     async with FaultProxy(server.address) as proxy:
