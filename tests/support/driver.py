@@ -8,7 +8,7 @@
     assert driver.again() == ...                the last call once more, byte for byte
 
 Every command of a `Held` lease takes the next command number unless `n` says otherwise, and a digest made of
-what it carries.
+what it carries; every control call has a request id of its own unless one is given.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Driver(Harness):
     """One partition, and everybody who acts on it."""
 
     _last: tuple[str, Sequence[Any], Mapping[str, Any]] = ("", (), {})
+    _requests: int = 0
 
     def call(self, script: str, *, items: Sequence[Any] = (), **args: Any) -> Result[Any]:
         """Harness.call, remembered for `again`."""
@@ -79,6 +80,11 @@ class Driver(Harness):
     def later(self, ms: int) -> None:
         """Lets time pass."""
         self.now += ms
+
+    def elapse(self, ms: int) -> list[Any]:
+        """Lets time pass, and then the timers fire; the replies of `expire`."""
+        self.now += ms
+        return self.expire()
 
     # senders
 
@@ -118,6 +124,59 @@ class Driver(Harness):
         reply = self.one("get_turn", id=name, turn=turn, payloads=True)
         assert reply.word == "OK", reply
         return records.turn_view(reply.view)
+
+    # operators
+
+    def control(self, script: str, name: str = "a", **given: Any) -> Any:
+        """Makes a control call."""
+        self._requests += 1
+        digest = digest_of(
+            script, name, sorted((key, value) for key, value in given.items() if key != "request_id")
+        )
+        fields: dict[str, Any] = {"request_id": f"r-{self._requests}", "id": name}
+        if script != "delete":
+            fields["digest"] = digest
+        return self.one(script, **{**fields, **given})
+
+    def pause(self, name: str = "a", **given: Any) -> Any:
+        """Stops dispatch."""
+        return self.control("pause", name, **given)
+
+    def resume(self, name: str = "a", **given: Any) -> Any:
+        """Starts dispatch again."""
+        return self.control("resume", name, **given)
+
+    def wake(self, name: str = "a", **given: Any) -> Any:
+        """Ends the delay of the head."""
+        return self.control("wake", name, **given)
+
+    def retry(self, turn: int = 1, name: str = "a", **given: Any) -> Any:
+        """Gives a failed turn more attempts."""
+        return self.control("retry", name, turn=turn, **given)
+
+    def skip(self, turn: int = 1, name: str = "a", **given: Any) -> Any:
+        """Ends a failed turn."""
+        return self.control("skip", name, turn=turn, **given)
+
+    def park(self, turn: int = 1, name: str = "a", **given: Any) -> Any:
+        """Ends a failed turn and keeps its message."""
+        return self.control("park", name, turn=turn, **given)
+
+    def redrive(self, turn: int = 1, name: str = "a", **given: Any) -> Any:
+        """Sends the message of a parked turn again."""
+        return self.control("redrive", name, turn=turn, **{"max_pending": 1_024, **given})
+
+    def cancel(self, turn: int = 1, name: str = "a", **given: Any) -> Any:
+        """Ends an unfinished turn."""
+        return self.control("cancel", name, turn=turn, **given)
+
+    def cancel_message(self, message_id: str, name: str = "a", **given: Any) -> Any:
+        """Takes back a message."""
+        return self.control("cancel_message", name, message_id=message_id, **given)
+
+    def delete(self, name: str = "a", **given: Any) -> Any:
+        """Removes an instance."""
+        return self.control("delete", name, **{"max_turns": 1_000, **given})
 
     # workers
 
@@ -317,10 +376,24 @@ class Held:
         """Gives the turn back."""
         return self.do("release", **given)
 
+    def sleep(self, key: str = "nap", ms: int = 1_000, **given: Any) -> Any:
+        """Sleeps."""
+        return self.do("sleep", key=key, ms=ms, **given)
+
+    def defer(self, ms: int = 1_000, reason: str = "", **given: Any) -> Any:
+        """Puts the turn off."""
+        return self.do("defer", ms=ms, reason=reason, **given)
+
     def end(self, how: str) -> None:
         """Ends the lease in the way that the record will call `how`; received before, unless "returned"."""
         if how == "failed":
             self.fail(delay_ms=0)
+        elif how == "sleeping":
+            self.sleep(ms=1)
+        elif how == "deferred":
+            self.defer(ms=1)
+        elif how == "cancelled":
+            self.driver.cancel(self.view.turn, self.view.instance_id)
         elif how == "released":
             self.release()
         elif how == "completed":

@@ -268,7 +268,7 @@ def _check_wakeups(p: Partition) -> Iterator[str]:
 
 def _wanted(instance: Instance) -> list[str]:
     state = instance.r["STATE"]
-    if state == TurnState.RUNNING:
+    if state == TurnState.RUNNING and not instance.deleting:
         return ["lease"]
     if instance.r["PENDING"] == 0 or state == TurnState.FAILED or instance.behind or instance.stopped:
         return []

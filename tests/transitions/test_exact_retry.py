@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
+from pawl_server.domain.states import TurnState
 from tests.support.driver import TV, Driver, Held
 from tests.support.lua_harness import State
-
-ENDING = ["finish", "fail", "release"]
 
 BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "checkpoint": ({"key": "one", "output": b"\0one"}, {"key": "one", "output": b"\0other"}),
@@ -20,6 +19,8 @@ BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "fail": ({"reason": "ERROR", "delay_ms": 0}, {"reason": "ERROR", "delay_ms": 5}),
     "release": ({"digest": b"body"}, {"digest": b"other"}),
+    "sleep": ({"key": "nap", "ms": 60_000}, {"key": "nap", "ms": 60_001}),
+    "defer": ({"ms": 60_000, "reason": "budget"}, {"ms": 60_000, "reason": "other"}),
 }
 """Two bodies of each command."""
 
@@ -65,11 +66,12 @@ def test_a_command_twice_in_one_list(driver: Driver, script: str) -> None:
     assert driver.record().n in (0, 1)
 
 
-@pytest.mark.parametrize("script", ["fail", "release"])
+@pytest.mark.parametrize("script", ["fail", "release", "sleep", "defer"])
 @pytest.mark.spec("R-CMD-2")
 def test_a_command_that_ended_its_lease_repeated_after_the_next_claim(driver: Driver, script: str) -> None:
     held, item, answer = first_of(driver, script)
     other = held.item(script, n=1, **BODIES[script][1])
+    driver.elapse(60_000)
     driver.take().checkpoint("of the next lease")
     with driver.unchanged():
         assert same(driver.call(script, items=[item]).replies[0], answer)
@@ -77,7 +79,10 @@ def test_a_command_that_ended_its_lease_repeated_after_the_next_claim(driver: Dr
         assert held.do(script, n=2).word == "LEASE_ENDED"
 
 
-@pytest.mark.parametrize("how", ["failed", "released", "expired", "lost"])
+COMMANDS_THAT_END = ("failed", "released", "sleeping", "deferred")
+
+
+@pytest.mark.parametrize("how", [*COMMANDS_THAT_END, "expired", "lost"])
 @pytest.mark.spec("R-CMD-2", "R-CMD-3")
 def test_a_checkpoint_repeated_after_the_end_of_its_lease(driver: Driver, how: str) -> None:
     driver.send()
@@ -89,14 +94,103 @@ def test_a_checkpoint_repeated_after_the_end_of_its_lease(driver: Driver, how: s
     def check() -> None:
         with driver.unchanged():
             reply = held.checkpoint("two", n=2)
-            assert (reply.word == "ALREADY") if how in ("failed", "released") else same(reply, answer)
+            assert (reply.word == "ALREADY") if how in COMMANDS_THAT_END else same(reply, answer)
             assert held.checkpoint("one", n=1).word == "ALREADY"
             late = held.checkpoint("late", n=4)
             assert (late.word, late.how) == ("LEASE_ENDED", how)
 
     check()
+    driver.elapse(1)
     driver.take()
     check()
+
+
+def cancel(driver: Driver, held: Held) -> str:
+    driver.cancel()
+    return "cancelled"
+
+
+def cancel_failed(driver: Driver, held: Held) -> str:
+    held.fail("ERROR", final=True)
+    driver.cancel()
+    return "failed"
+
+
+def skip(driver: Driver, held: Held) -> str:
+    held.fail("ERROR", final=True)
+    driver.skip()
+    return "failed"
+
+
+def park_expired(driver: Driver, held: Held) -> str:
+    driver.put_type(max_attempts=1, on_exhausted=3)
+    driver.elapse(60_000)
+    return "expired"
+
+
+def skip_lost(driver: Driver, held: Held) -> str:
+    driver.put_type(on_exhausted=2)
+    held.orphan()
+    driver.elapse(300)
+    return "lost"
+
+
+@pytest.mark.parametrize(
+    "end", [cancel, cancel_failed, skip, park_expired, skip_lost], ids=lambda end: end.__name__
+)
+@pytest.mark.parametrize("later", ["at once", "next turn runs", "trimmed"])
+@pytest.mark.spec("R-CMD-2", "R-CMD-3", "R-TRIM-2")
+def test_commands_repeated_after_their_turn_ended_otherwise(
+    driver: Driver, end: Callable[[Driver, Held], str], later: str
+) -> None:
+    """The last command answers as before, one before it `already`, a later one how the lease ended."""
+    driver.send("a", b"1")
+    driver.send("a", b"2")
+    for _ in range(9 if end is skip_lost else 0):
+        driver.take().orphan()
+        driver.elapse(300)
+    held = driver.take()
+    held.checkpoint("one")
+    last = held.item("checkpoint", key="two", output=b"\0out")
+    answer = driver.one("checkpoint", **last)
+    held.n = 2
+    how = end(driver, held)
+    assert driver.receipt(1).fence == held.fence
+    if later != "at once":
+        driver.take().checkpoint("of the next turn")
+    if later == "trimmed":
+        driver.put_type(min_turns=0, max_age_ms=0)
+        driver.trim()
+        assert driver.record().kept == 2
+    with driver.unchanged():
+        if how == "failed":
+            assert driver.one("checkpoint", **last).word == "ALREADY"
+            assert held.do("fail", n=3, reason="ERROR", delay_ms=-1, final=True).state == TurnState.FAILED
+        else:
+            assert same(driver.one("checkpoint", **last), answer)
+        late = held.finish(n=9)
+        assert (late.word, late.how, held.renew().how) == ("LEASE_ENDED", how, how)
+        assert held.sleep("early", n=1).word == "ALREADY"
+
+
+@pytest.mark.parametrize("script", ["sleep", "defer"])
+@pytest.mark.parametrize("later", ["at once", "over", "next turn runs", "trimmed"])
+@pytest.mark.spec("R-CMD-2", "R-CMD-3", "R-SLEEP-1", "R-DEFER-1")
+def test_a_sleep_repeated_after_its_turn_was_cancelled(driver: Driver, script: str, later: str) -> None:
+    held, item, answer = first_of(driver, script)
+    if later == "over":
+        driver.elapse(60_000)
+    driver.cancel()
+    if later in ("next turn runs", "trimmed"):
+        driver.take().checkpoint("of the next turn")
+    if later == "trimmed":
+        driver.put_type(min_turns=0, max_age_ms=0)
+        driver.trim()
+    with driver.unchanged():
+        assert same(driver.one(script, **item), answer)
+        assert driver.one(script, **{**item, "digest": b"other"}).word == "BODY_CONFLICT"
+        reply = held.finish(n=2)
+        assert (reply.word, reply.how) == ("LEASE_ENDED", "sleeping" if script == "sleep" else "deferred")
 
 
 @pytest.mark.parametrize("script", ["checkpoint", "finish"])
@@ -175,9 +269,9 @@ def test_every_command_is_judged_by_its_number(driver: Driver, script: str) -> N
 
 def lists(driver: Driver) -> dict[str, Callable[[], Any]]:
     """A list of several items for each script that takes one, on a partition where all of them apply."""
-    for number, name in enumerate(("f1", "f2", "x1", "x2", "r1", "r2", "c1", "c2")):
+    for number, name in enumerate(("f1", "f2", "x1", "x2", "r1", "r2", "c1", "c2", "s1", "s2", "d1", "d2")):
         driver.send(name, b"%d" % number)
-    held = {one.view.instance_id: one for one in driver.claim(8)}
+    held = {one.view.instance_id: one for one in driver.claim(12)}
     for one in held.values():
         one.renew()
 
@@ -193,6 +287,8 @@ def lists(driver: Driver) -> dict[str, Callable[[], Any]]:
         "finish": each("finish", "f1", "f2", has_state=True, state=b"\0new", has_next=True),
         "fail": each("fail", "x1", "x2", reason="ERROR", delay_ms=-1),
         "release": each("release", "r1", "r2"),
+        "sleep": each("sleep", "s1", "s2", key="nap", ms=500),
+        "defer": each("defer", "d1", "d2", ms=500),
         "renew": each("renew", "c1", "c2"),
         "adopt": each("adopt", "c1", "c2", conn="s.5.5"),
         "await": lambda: driver.call("await", items=[{"id": "c1", "turn": 1}, {"id": "c2", "turn": 1}]),
@@ -210,6 +306,8 @@ def lists(driver: Driver) -> dict[str, Callable[[], Any]]:
         "finish",
         "fail",
         "release",
+        "sleep",
+        "defer",
         "renew",
         "adopt",
         "await",
