@@ -42,7 +42,7 @@ NOT_READY = Line("not_ready", WARNING, "not ready: %(why)s")
 
 STORE_OPEN = Line("store_open", INFO, "store open: %(store)s at %(at)s, durability %(durability)s")
 """Connected, and the namespace is open."""
-STORE_AWAY = Line("store_away", WARNING, "the store is away: %(why)s", more=("part",))
+STORE_AWAY = Line("store_away", WARNING, "the store is away for %(part)s: %(why)s")
 """An outage began; `part`, a connection or a loop, noticed it first. What others notice later is at debug."""
 STORE_BACK = Line(
     "store_back",

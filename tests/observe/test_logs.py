@@ -236,7 +236,7 @@ def test_an_outage_is_told_once_for_all_its_parts(told: list[logging.LogRecord])
     part.works()
     loud = [record for record in told if record.levelno > logging.DEBUG]
     assert [record.getMessage() for record in loud] == [
-        "the store is away: no answer in time",
+        "the store is away for hot: no answer in time",
         "the store is back after 12.5 s",
     ]
     assert (vars(loud[0])["part"], vars(loud[1])["part"], vars(loud[1])["errors"]) == ("hot", "beats 0", 4)

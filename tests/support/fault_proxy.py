@@ -4,6 +4,7 @@
         … connect to proxy.url …
         proxy.down.drop(1)        the next reply never arrives: its connection is cut instead
         proxy.half_open()         open connections swallow everything and are never closed
+        proxy.silence()           so do new ones, until proxy.heal(); then those that were open stay dead
         proxy.cut()               open connections end now, with a reset over TCP
         proxy.up.hold()           bytes wait until proxy.up.release()
         proxy.down.delay = 0.05   each piece waits that many seconds
@@ -11,7 +12,7 @@
 
 `up` is towards the target, `down` towards the client. Rules of `up` and `down` hold for connections that
 exist and for new ones. Faults come from what the test calls, never from chance, and the proxy can show what
-it saw: `links`, `up.seen`, `down.seen`.
+it saw: `links` with how each one `began`, `up.seen`, `down.seen`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 PIECE = 1 << 16
+BEGAN = 4096
+"""Bytes that are kept of what a client said first."""
 
 
 class Direction:
@@ -78,6 +81,7 @@ class Link:
     def __init__(self, proxy: FaultProxy, client: asyncio.StreamWriter) -> None:
         self.swallows = False
         self.open = True
+        self.began = b""
         self._moves = asyncio.Event()
         self._moves.set()
         self._proxy = proxy
@@ -98,6 +102,8 @@ class Link:
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: Direction) -> None:
         try:
             while data := await source.read(way.piece):
+                if way is self._proxy.up and len(self.began) < BEGAN:
+                    self.began += data[: BEGAN - len(self.began)]
                 if self.swallows:
                     continue
                 if not await way.admit(data):
@@ -150,6 +156,7 @@ class FaultProxy:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._refuses = False
+        self._silent = False
         self.up = Direction()
         self.down = Direction()
         self.links: list[Link] = []
@@ -194,6 +201,7 @@ class FaultProxy:
             self.refused += 1
             link.cut()
             return
+        link.swallows = self._silent
         self.links.append(link)
         task = asyncio.ensure_future(link.run(reader))
         self._tasks.add(task)
@@ -213,6 +221,15 @@ class FaultProxy:
         """From now on the existing connections carry nothing and do not end; new ones are fine."""
         for link in self.open_links:
             link.swallows = True
+
+    def silence(self) -> None:
+        """From now on no connection, new ones included, carries anything or ends: packets get lost."""
+        self.half_open()
+        self._silent = True
+
+    def heal(self) -> None:
+        """New connections work again; those that were open have been forgotten by the other side."""
+        self._silent = False
 
     def refuse(self) -> None:
         """Closes new connections at once."""
