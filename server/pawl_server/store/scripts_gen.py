@@ -594,7 +594,7 @@ class ClaimItem(NamedTuple):
 
     tv: str  # type:version
     limit: int  # turns wanted, 0 to 256; 0 passes a hint on that the caller has no use for
-    conn: str  # stream that gets them
+    conn: str  # stream that gets them; empty for a call that polls
 
 
 class ClaimOk(NamedTuple):
@@ -1052,7 +1052,7 @@ class FinishItem(NamedTuple):
     next_digest: bytes  # digest of the continuation
     next_message: bytes  # continuation blob
     tv: str  # type:version to claim next; empty to claim nothing
-    conn: str  # stream that gets the claimed turn
+    conn: str  # stream that gets the claimed turn; empty for none
 
 
 class FinishOk(NamedTuple):
@@ -2808,6 +2808,67 @@ async def get_instance(
     return get_instance_decode(await p.call(GET_INSTANCE, argv))
 
 
+class GetLeasesItem(NamedTuple):
+    """One item of `get_leases`."""
+
+    id: str  # instance id
+    inc: int  # incarnation
+    turn: int  # turn number
+    fence: int  # fence of the lease
+
+
+class GetLeasesOk(NamedTuple):
+    accepted: bool
+    conn: str
+
+    word = "OK"
+
+
+class GetLeasesNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class GetLeasesStaleFence(NamedTuple):
+    word = "STALE_FENCE"
+
+
+class GetLeasesLeaseEnded(NamedTuple):
+    how: str
+
+    word = "LEASE_ENDED"
+
+
+GetLeasesReply = GetLeasesOk | GetLeasesNotFound | GetLeasesStaleFence | GetLeasesLeaseEnded
+_GET_LEASES_WORDS: dict[bytes, Callable[[Sequence[Any]], GetLeasesReply]] = {
+    b"OK": lambda r: GetLeasesOk(r[1] == 1, r[2].decode()),
+    b"NOT_FOUND": lambda r: GetLeasesNotFound(),
+    b"STALE_FENCE": lambda r: GetLeasesStaleFence(),
+    b"LEASE_ENDED": lambda r: GetLeasesLeaseEnded(r[1].decode()),
+}
+GET_LEASES: Script[GetLeasesReply] = _script("get_leases")
+"""Reads how leases stand, and on which streams: for servers that hold them."""
+
+
+def get_leases_args(*, now_ms: int = 0, items: Sequence[GetLeasesItem]) -> list[Arg]:
+    argv: list[Arg] = [now_ms]
+    for item in items:
+        argv += item
+    return argv
+
+
+def get_leases_decode(raw: Sequence[Any]) -> Result[GetLeasesReply]:
+    return decode_result("get_leases", raw, _GET_LEASES_WORDS)
+
+
+async def get_leases(p: Caller, *, now_ms: int = 0, items: Sequence[GetLeasesItem]) -> Result[GetLeasesReply]:
+    """Reads how leases stand, and on which streams: for servers that hold them.
+
+    now_ms: engine time in virtual-time namespaces
+    """
+    argv = get_leases_args(now_ms=now_ms, items=items)
+    return get_leases_decode(await p.call(GET_LEASES, argv))
+
+
 class GetTurnItem(NamedTuple):
     """One item of `get_turn`."""
 
@@ -3520,6 +3581,7 @@ SCRIPTS: dict[str, Script[Any]] = {
     "watch": WATCH,
     "find_message": FIND_MESSAGE,
     "get_instance": GET_INSTANCE,
+    "get_leases": GET_LEASES,
     "get_turn": GET_TURN,
     "get_type": GET_TYPE,
     "list_events": LIST_EVENTS,

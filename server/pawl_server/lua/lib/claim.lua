@@ -7,7 +7,7 @@ local function lease_open(u, now, conn, delivery_ms)
   r[PFENCE], r[PHOW], r[PN], r[PDIGEST] = r[FENCE], r[HOW], r[N], r[DIGEST]
   r[PWORD], r[PANSWER1], r[PANSWER2] = r[WORD], r[ANSWER1], r[ANSWER2]
   r[FENCE] = meta_fence()
-  r[CONN], r[LEASED], r[BITS], r[HOW] = conn, now, 0, 0
+  r[CONN], r[LEASED], r[BITS], r[HOW] = conn ~= '' and conn or 0, now, 0, 0
   r[N], r[DIGEST], r[WORD], r[ANSWER1], r[ANSWER2] = 0, 0, 0, 0, 0
   transition(u, RUNNING)
   lease_deadline(u, now + delivery_ms)

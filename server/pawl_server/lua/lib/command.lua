@@ -1,4 +1,4 @@
---!include lease
+--!include lease notes
 -- Numbered commands of a lease: 1, 2, 3 ..., each with a digest. A repeat gives the first answer; nothing is applied twice.
 
 local WORD_CHECKPOINT = 1
@@ -78,6 +78,13 @@ local function command_begin(u, inc, turn, fence, n, digest, now)
     end
   end
   return reply, receipt
+end
+
+-- Ends the lease of the head by a command: the stream that it was handed out on hears of it, wherever that is.
+local function command_end(u, how, server)
+  local r = u.r
+  tell_holder(u, r[CONN], r[HEAD], r[FENCE], ENDINGS[how], server)
+  lease_end(u, how)
 end
 
 local function command_applied(u, n, digest, word, answer1, answer2)

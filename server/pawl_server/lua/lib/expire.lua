@@ -81,6 +81,6 @@ local function expire_lease(u, now, server)
     lease_end(u, HOW_EXPIRED)
     outcome = expire_attempt(u, now, server, timed_out and 'ATTEMPT_TIMEOUT' or 'ATTEMPT_EXPIRED')
   end
-  tell_holder(u, conn, turn, fence, outcome, server)
+  tell_holder(u, conn, turn, fence, outcome == 'failed' and 'expired' or outcome, server)
   return { 'FIRED', 'lease', u.id, r[INC], turn, fence, conn == 0 and '' or conn, outcome }
 end

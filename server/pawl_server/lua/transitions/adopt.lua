@@ -12,8 +12,8 @@
 -- @reply OK(remaining_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | SUPERSEDED
 -- @emits ATTEMPT_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-LEASE-7
---!include lease commit
+-- @spec  R-LEASE-7, R-WORK-5
+--!include lease notes commit
 
 local now = meta_load(now_ms)
 local replies = {}
@@ -26,6 +26,9 @@ for at = FIRST, LAST, STRIDE do
       reply = { 'SUPERSEDED' }
     else
       lease_alive(u, now)
+      if u.r[CONN] ~= conn then
+        tell_holder(u, u.r[CONN], turn, fence, 'superseded', server)
+      end
       u.r[CONN] = conn
       unit_touch(u)
       reply = { 'OK', math.max(0, u.r[DEADLINE] - now) }

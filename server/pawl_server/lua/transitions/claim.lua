@@ -6,7 +6,7 @@
 -- @arg   max_bytes    int  stop handing out once this many stored bytes are read
 -- @item  tv           str  type:version
 -- @item  limit        int  turns wanted, 0 to 256; 0 passes a hint on that the caller has no use for
--- @item  conn         str  stream that gets them
+-- @item  conn         str  stream that gets them; empty for a call that polls
 -- @from  QUEUED
 -- @to    RUNNING
 -- @reply OK(more bool, turns list)

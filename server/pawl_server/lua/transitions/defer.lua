@@ -32,7 +32,7 @@ for at = FIRST, LAST, STRIDE do
     else
       u.r[DEFERS] = u.r[DEFERS] + 1
       command_applied(u, n, digest, WORD_DEFER, now + ms)
-      lease_end(u, HOW_DEFERRED)
+      command_end(u, HOW_DEFERRED, server)
       transition(u, DEFERRED)
       u.r[DEADLINE] = now + ms
       ledger_add(u, TURN_DEFERRED, now, turn, DEFERRED, { reason, ms })

@@ -33,7 +33,7 @@ for at = FIRST, LAST, STRIDE do
     lease_accept(u, now)
     r[FAILURES] = r[FAILURES] + 1
     failure_save(u, now, reason, message, details, final and 1 or 0, truncated and 1 or 0)
-    lease_end(u, HOW_FAILED)
+    command_end(u, HOW_FAILED, server)
     local delay = delay_ms >= 0 and delay_ms or backoff_ms(type_load(unit_type(u)), r[FAILURES])
     local exhausted = final or r[FAILURES] >= max_attempts(u)
     local after = exhausted and exhausted_state(u) or delay > 0 and BACKOFF or QUEUED

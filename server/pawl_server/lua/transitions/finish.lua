@@ -29,7 +29,7 @@
 -- @item  next_digest   bytes  digest of the continuation
 -- @item  next_message  bytes  continuation blob
 -- @item  tv            str    type:version to claim next; empty to claim nothing
--- @item  conn          str    stream that gets the claimed turn
+-- @item  conn          str    stream that gets the claimed turn; empty for none
 -- @from  RUNNING
 -- @to    COMPLETED
 -- @reply OK(finished_ms int, continuation int, turns list) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
@@ -41,9 +41,9 @@
 local now = meta_load(now_ms)
 
 -- The turn that the first execution claimed, if it is still undelivered under that fence: delivered anew, to the stream
--- at hand.
+-- at hand, if there is one.
 local function claimed_before(h, conn)
-  if h[R_CLAIM_ID] == 0 then
+  if h[R_CLAIM_ID] == 0 or conn == '' then
     return {}
   end
   local u = settled_load(now, server, h[R_CLAIM_ID], 's')
@@ -51,6 +51,9 @@ local function claimed_before(h, conn)
     return {}
   end
   claim_prefetch(u)
+  if u.r[CONN] ~= conn then
+    tell_holder(u, u.r[CONN], u.r[HEAD], u.r[FENCE], 'superseded', server)
+  end
   u.r[CONN], u.r[BITS] = conn, 0
   lease_deadline(u, now + delivery_ms)
   return { claim_view(u) }
@@ -94,7 +97,7 @@ for at = FIRST, LAST, STRIDE do
         unit_set(u, turn .. '.f', false)
       end
       r[KBYTES] = r[KBYTES] + bytes
-      lease_end(u, HOW_COMPLETED)
+      command_end(u, HOW_COMPLETED, server)
       transition(u, COMPLETED)
       notify_awaiting(u, turn, server)
       inbox_advance(u, now, server)

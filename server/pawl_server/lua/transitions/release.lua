@@ -26,7 +26,7 @@ for at = FIRST, LAST, STRIDE do
   local u = settled_load(now, server, id)
   local reply = command_begin(u, inc, turn, fence, n, digest, now)
   if not reply then
-    lease_end(u, HOW_RELEASED)
+    command_end(u, HOW_RELEASED, server)
     command_applied(u, n, digest, WORD_RELEASE)
     u.r[RELEASES] = u.r[RELEASES] + 1
     attempt_again(u, now, server, u.r[RELEASES] > FREE_RELEASES and RELEASE_DELAY_MS or 0)

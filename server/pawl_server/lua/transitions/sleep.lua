@@ -35,7 +35,7 @@ for at = FIRST, LAST, STRIDE do
       unit_set(u, turn .. '.' .. position, cmsgpack.pack(step))
       unit_set(u, 'k', keys)
       command_applied(u, n, digest, WORD_SLEEP, position, now + ms)
-      lease_end(u, HOW_SLEEPING)
+      command_end(u, HOW_SLEEPING, server)
       transition(u, SLEEPING)
       u.r[DEADLINE] = now + ms
       ledger_add(u, TURN_SLEEPING, now, turn, SLEEPING, { key, ms })
