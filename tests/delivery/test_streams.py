@@ -147,10 +147,12 @@ async def test_a_frame_of_the_largest_size_is_taken_and_a_larger_one_refused(api
         output.data = b"x" * FRAME_BYTES
         output.data = output.data[: FRAME_BYTES - (frame.ByteSize() - FRAME_BYTES)]
         assert frame.ByteSize() == FRAME_BYTES
-        await stream._call.write(frame)
+        async with stream._writing:
+            await stream._call.write(frame)
         assert refusal(await stream.result())[0] == "LIMIT_EXCEEDED"  # of the step, not of the frame
         output.data += b"x"
-        await stream._call.write(frame)
+        async with stream._writing:
+            await stream._call.write(frame)
         problem = await stream.problem()
         assert (problem.reason, problem.metadata) == ("INVALID_FIELD", {"field": "frame"})
 

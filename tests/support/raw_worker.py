@@ -19,6 +19,7 @@ from google.protobuf.json_format import MessageToDict
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.error_pb2 import Reason
+from pawl.v1.workflow_type_pb2 import WorkflowType
 from tests.support.api import CALL_S, Api, Problem
 from tests.support.stream import Stream, workflows
 
@@ -118,6 +119,8 @@ class Calls:
             "finish": (workers.FinishTurn, pb.FinishTurnRequest),
             "fail": (workers.FailTurn, pb.FailTurnRequest),
             "release": (workers.ReleaseTurn, pb.ReleaseTurnRequest),
+            "sleep": (workers.Sleep, pb.SleepRequest),
+            "defer": (workers.DeferTurn, pb.DeferTurnRequest),
         }
         unknown = self.api.channel.unary_unary("/pawl.v1.WorkerService/Juggle")
         try:
@@ -178,6 +181,7 @@ class ByClaim(Calls):
         max_turns: int = 1,
         renew: bool = False,
         leases: Sequence[bytes] = (),
+        settings: WorkflowType | None = None,
         **hello: Any,
     ) -> None:
         super().__init__(api)
@@ -188,7 +192,10 @@ class ByClaim(Calls):
                 session=session,
                 stream_ordinal=ordinal,
                 sdk="by-hand",
-                workflows=workflows(*types),
+                workflows=[
+                    pb.WorkflowRef(workflow_type=ref.workflow_type, version=ref.version, settings=settings)
+                    for ref in workflows(*types)
+                ],
                 leases=leases,
                 **hello,
             ),

@@ -67,6 +67,20 @@ def release() -> dict[str, Any]:
     return {"release": pb.Release()}
 
 
+def sleep(key: str = "nap", ms: int = 60_000) -> dict[str, Any]:
+    """A Sleep command."""
+    body = pb.Sleep(key=key)
+    body.duration.FromMilliseconds(ms)
+    return {"sleep": body}
+
+
+def defer(ms: int = 60_000, reason: str = "") -> dict[str, Any]:
+    """A Defer command."""
+    body = pb.Defer(reason=reason)
+    body.delay.FromMilliseconds(ms)
+    return {"defer": body}
+
+
 class Stream:
     """One work stream. `acks` False never says what it received, `beats` False never answers a server's beat.
 
@@ -228,7 +242,7 @@ class Stream:
         if n is None:
             n = self._numbers.get(key, 0) + 1
         self._numbers[key] = n
-        if ("finish" in action or "fail" in action or "release" in action) and key in self.held:
+        if action and "checkpoint" not in action and key in self.held:
             self.held.remove(key)
         return pb.Command(lease=key, n=n, **action)
 

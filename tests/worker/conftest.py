@@ -26,3 +26,9 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 def stored(server: Handle, redis_server: RedisServer) -> Stored:
     """What the store says about the instances of `server`."""
     return Stored(server, redis_server)
+
+
+@pytest.fixture
+def quick_stored(quick_server: Handle, redis_server: RedisServer) -> Stored:
+    """What the store says about the instances of `quick_server`."""
+    return Stored(quick_server, redis_server)

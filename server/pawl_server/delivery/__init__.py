@@ -14,18 +14,21 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery.dispatcher import Dispatcher
-from pawl_server.delivery.hello import read_hello, server_hello
+from pawl_server.delivery.hello import read_claim, read_hello, read_poll, server_hello
+from pawl_server.delivery.listening import ClaimSession
+from pawl_server.delivery.polls import Polls
+from pawl_server.delivery.rereading import Rereading
 from pawl_server.delivery.sessions import Hello, WorkSession, deaf, silent
 from pawl_server.delivery.wakeups import Wakeups
 from pawl_server.domain.errors import Reason, Refused
 from pawl_server.domain.lease import Lease
 from pawl_server.engine.leases import OrphanedLease
-from pawl_server.engine.refusals import ended
+from pawl_server.engine.refusals import ended, superseded
 from pawl_server.log_lines import STREAM_DEAF, STREAM_FAILED, STREAM_SILENT
 from pawl_server.store.errors import StoreError
 
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
     from pawl_server.engine.core import Engine
     from pawl_server.settings import Settings
 
-__all__ = ["LAST_FRAMES_S", "Delivery", "WorkSession", "read_hello"]
+__all__ = [
+    "LAST_FRAMES_S", "ClaimSession", "Delivery", "WorkSession", "read_claim", "read_hello", "read_poll",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +59,14 @@ GATHER_S = 0.05
 """How long a closed stream waits for others to close with it before its leases are orphaned."""
 
 _OUTCOMES = {"failed": "expired"}
-"""How a lease ended, for outcomes of `expire` that name what became of the turn."""
+"""How a lease ended, for outcomes of `expire` that say what became of the turn."""
 
 
 class Delivery:
-    """The work streams of this server. Use it from the event loop.
+    """The streams and polls of this server. Use it from the event loop.
 
-    `delivered` counts turns that were handed to streams, `returned` those that came back unsent or unwanted.
+    `sessions` has the streams by number, `holders` the stream of each lease that one of them holds.
+    `delivered` counts turns that were handed out, `returned` those that came back unsent or unwanted.
     """
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
@@ -68,6 +74,8 @@ class Delivery:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
         self.dispatcher = Dispatcher(engine.leases, engine.store.partitions)
+        self.polls = Polls(engine, self.dispatcher)
+        self.rereading = Rereading(self)
         self.wakeups = Wakeups(engine, self.dispatcher, self.lost)
         self.sessions: dict[int, WorkSession] = {}
         self.holders: dict[bytes, WorkSession] = {}
@@ -88,7 +96,7 @@ class Delivery:
         """Begins to hand out turns; returns once hints are heard. Raises StoreUnavailable."""
         self.engine.on_ready = self.dispatcher.ready
         self.engine.peers.on_change = self._tell_servers
-        self.engine.leases.on_lost = self.lost
+        self.engine.leases.on_lost = self._expired
         self.wakeups.start()
         self._watching = self.loop.create_task(self._watch(), name="delivery")
         await self.wakeups.listening(self.settings.start_timeout_ms / 1000)
@@ -102,6 +110,7 @@ class Delivery:
     async def drain(self, grace_s: float) -> None:
         """Hands out no more turns and asks workers to move; returns once they have, or after the grace."""
         self.leave()
+        self.polls.close()
         for session in list(self.sessions.values()):
             session.drain(self.loop.time(), int(grace_s * 1000))
         await self._emptied(grace_s)
@@ -130,6 +139,7 @@ class Delivery:
     async def stop(self) -> None:
         """Ends all streams that are left. Their workers keep the leases: they are not the ones who left."""
         self.draining = self._stopping = True
+        self.polls.close()
         for session in list(self.sessions.values()):
             session.stop(None)
             session.close()
@@ -146,10 +156,28 @@ class Delivery:
 
     def open_session(self, first: pb.WorkRequest, hello: Hello) -> WorkSession:
         """Opens a stream by its first frame and the hello in it. Raises InvalidField or Refused(DRAINING)."""
+        session = WorkSession(self, hello, self._next_number())
+        with self._opening(session):
+            session.take_in(first)
+        return session
+
+    def open_claim(self, hello: Hello, *, max_turns: int, renews: bool) -> ClaimSession:
+        """Opens a stream for a client that only listens. Raises Refused(DRAINING)."""
+        session = ClaimSession(self, hello, self._next_number(), max_turns=max_turns, renews=renews)
+        with self._opening(session):
+            self.dispatcher.offer(session)
+        return session
+
+    def _next_number(self) -> int:
         if self.draining:
             raise Refused(Reason.DRAINING, "the server is stopping")
         self._opened += 1
-        session = WorkSession(self, hello, self._opened)
+        return self._opened
+
+    @contextlib.contextmanager
+    def _opening(self, session: WorkSession) -> Iterator[None]:
+        """What begins a stream; one that fails at it is closed again."""
+        hello = session.hello
         server_hello(session.outbox.frame().hello, self)
         session.tell_servers(self.engine.peers.servers)
         self.sessions[session.number] = session
@@ -157,11 +185,10 @@ class Delivery:
         self.dispatcher.register(session)
         try:
             session.adopt_named(hello.leases)
-            session.take_in(first)
+            yield
         except BaseException:
             session.close()
             raise
-        return session
 
     def find(self, session: str, ordinal: int) -> WorkSession:
         """The open stream of a session. Raises Refused(WRONG_STATE)."""
@@ -182,8 +209,8 @@ class Delivery:
         if not self.sessions:
             self._empty.set()
         self._closings.append(self.loop.time())
-        if self._stopping:
-            leases = [orphan for orphan in leases if not orphan.accepted]
+        if self._stopping:  # a client that only listens may have received what this server does not know of
+            leases = [orphan for orphan in leases if not (orphan.accepted or session.listens)]
         if leases:
             if not self._orphans:
                 self.loop.call_later(GATHER_S, self._orphan_closed)
@@ -202,7 +229,12 @@ class Delivery:
 
     @staticmethod
     def grace_s(session: WorkSession) -> float:
-        """How long a worker has to come back: time to open a stream, by the round trip of the last one."""
+        """How long a worker has to come back: time to open a stream, by the round trip of the last one.
+
+        A client that only listens gives no round trip to measure; it gets the longest time.
+        """
+        if session.listens:
+            return GRACE_MAX_S
         rtt_s = RTT_UNKNOWN_S if session.rtt_s is None else session.rtt_s
         return min(max(20 * rtt_s + 0.2, GRACE_MIN_S), GRACE_MAX_S)
 
@@ -219,13 +251,17 @@ class Delivery:
     # Leases
 
     def lost(self, conn: str, lease: Lease, outcome: str) -> None:
-        """A lease was ended by time; its stream hears of it."""
+        """A lease was ended, or taken by another stream; its stream hears of it."""
         run, _, rest = conn.partition(".")
         number = rest.rpartition(".")[2]
         if run == self.engine.server_run and number.isdigit():
             session = self.sessions.get(int(number))
             if session is not None:
-                session.lost(lease.encode(), ended(_OUTCOMES.get(outcome, outcome)))
+                why = superseded() if outcome == "superseded" else ended(outcome)
+                session.lost(lease.encode(), why)
+
+    def _expired(self, conn: str, lease: Lease, outcome: str) -> None:
+        self.lost(conn, lease, _OUTCOMES.get(outcome, outcome))
 
     def ended(self, key: bytes, how: str) -> None:
         """A command of somebody else has ended a lease; the stream that holds it here hears of it."""
@@ -249,6 +285,8 @@ class Delivery:
             if now - expected > pause + interval / 2:
                 responsive_since = now  # it was this loop that was silent
             expected = now
+            self.polls.tidy(now)
+            self.rereading.go_on(now)
             for session in list(self.sessions.values()):
                 try:
                     self._look_after(session, now, interval, now - responsive_since)
@@ -256,12 +294,12 @@ class Delivery:
                     STREAM_FAILED(log, error, conn=session.conn)
 
     def _look_after(self, session: WorkSession, now: float, interval: float, responsive_s: float) -> None:
-        if session.choked:
+        if session.choked or session.listens:
             if session.blocked and now - session.write_began > SILENT_INTERVALS * interval:
                 STREAM_DEAF(log, conn=session.conn)
                 session.stop(deaf(SILENT_INTERVALS))
                 return
-            session.heard_at = now  # it is this server that does not listen
+            session.heard_at = now  # it is this server that does not listen, or nothing is expected
         if now - session.heard_at > SILENT_INTERVALS * interval and responsive_s > interval:
             STREAM_SILENT(log, conn=session.conn, seconds=now - session.heard_at)
             session.stop(silent(SILENT_INTERVALS))
@@ -273,7 +311,8 @@ class Delivery:
         if now >= session.leave_at and not session.busy:
             session.finish()
         # A worker that skips its beats is not kept alive: short leases end before the stream does.
-        if now - session.heard_at <= HEARD_INTERVALS * interval or responsive_s <= interval:
+        heard = now - session.heard_at <= HEARD_INTERVALS * interval or responsive_s <= interval
+        if heard and session.renews:
             due = session.held.due(now)
             if due:
                 session.renew(due)

@@ -14,7 +14,7 @@ from pawl_server.domain.errors import Reason, Refused
 from pawl_server.domain.lease import Lease
 from pawl_server.engine.collector import Done
 from pawl_server.engine.leases import Leases
-from pawl_server.store.scripts_gen import CheckpointOk, FailOk, FinishOk
+from pawl_server.store.scripts_gen import CheckpointOk, DeferOk, FailOk, FinishOk, SleepOk
 
 
 class Action(NamedTuple):
@@ -47,6 +47,14 @@ def _send_release(leases: Leases, partition: int, item: Any, done: Done, context
     leases.release(partition, item, done, context)
 
 
+def _send_sleep(leases: Leases, partition: int, item: Any, done: Done, context: Any) -> None:
+    leases.sleep(partition, item, done, context)
+
+
+def _send_defer(leases: Leases, partition: int, item: Any, done: Done, context: Any) -> None:
+    leases.defer(partition, item, done, context)
+
+
 def fill_finish(detail: Any, reply: FinishOk) -> None:
     """What a finish answers."""
     fill_ms(detail.finish_time, reply.finished_ms)
@@ -64,13 +72,27 @@ def _fill_fail(detail: Any, reply: FailOk) -> None:
         fill_ms(detail.retry_delay, reply.delay_ms)
 
 
+def _fill_sleep(detail: Any, reply: SleepOk) -> None:
+    detail.position = reply.position
+    fill_ms(detail.wake_time, reply.wake_ms)
+
+
+def _fill_defer(detail: Any, reply: DeferOk) -> None:
+    fill_ms(detail.due_time, reply.due_ms)
+
+
 ACTIONS: dict[str, Action] = {
     "finish": Action(commands.finish, _send_finish, fill_finish, "completed"),
     "checkpoint": Action(commands.checkpoint, _send_checkpoint, _fill_checkpoint),
     "fail": Action(commands.fail, _send_fail, _fill_fail, "failed"),
     "release": Action(lambda lease, n, _: commands.release(lease, n), _send_release, None, "released"),
+    "sleep": Action(commands.sleep, _send_sleep, _fill_sleep, "sleeping"),
+    "defer": Action(commands.defer, _send_defer, _fill_defer, "deferred"),
 }
 """By the name of their field in `Command` and `CommandResult`."""
+
+ENDINGS = frozenset(action.how for action in ACTIONS.values() if action.how)
+"""How leases end by commands."""
 
 
 def unknown() -> Refused:

@@ -17,9 +17,17 @@ from pawl_server.domain.lease import Lease
 from pawl_server.domain.limits import FAILURE_DETAILS_BYTES, FAILURE_MESSAGE_BYTES
 from pawl_server.domain.payload import DIGEST_BYTES, check_payload, payload_digest
 from pawl_server.domain.times import DAY, duration_ms
-from pawl_server.store.scripts_gen import CheckpointItem, FailItem, FinishItem, ReleaseItem
+from pawl_server.store.scripts_gen import (
+    CheckpointItem,
+    DeferItem,
+    FailItem,
+    FinishItem,
+    ReleaseItem,
+    SleepItem,
+)
 
 MAX_N = 1 << 40
+WAIT_MAX = 365 * DAY
 RELEASE_DIGEST = b"release\0"
 STEP_KIND = "step"
 
@@ -123,6 +131,22 @@ def fail(lease: Lease, n: int, body: pb.Fail) -> FailItem:
         lease.instance_id, lease.incarnation, lease.turn, lease.fence, n, digest,
         reason, text.decode(), truncated or failure.truncated, details, final, delay,
     )  # fmt: skip
+
+
+def sleep(lease: Lease, n: int, body: pb.Sleep) -> SleepItem:
+    """Checks a Sleep."""
+    key = check_id("sleep.key", body.key)
+    ms = duration_ms("sleep.duration", body.duration, 1, WAIT_MAX)
+    digest = _digest(key.encode(), b"%d" % ms)
+    return SleepItem(lease.instance_id, lease.incarnation, lease.turn, lease.fence, n, digest, key, ms)
+
+
+def defer(lease: Lease, n: int, body: pb.Defer) -> DeferItem:
+    """Checks a Defer."""
+    ms = duration_ms("defer.delay", body.delay, 1, WAIT_MAX)
+    reason = check_id("defer.reason", body.reason) if body.reason else ""
+    digest = _digest(b"%d" % ms, reason.encode())
+    return DeferItem(lease.instance_id, lease.incarnation, lease.turn, lease.fence, n, digest, ms, reason)
 
 
 def undeliverable(lease: Lease, size: int, maximum: int) -> FailItem:

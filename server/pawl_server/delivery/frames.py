@@ -11,6 +11,7 @@ from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.fleet_pb2 import Fleet
 from pawl.v1.message_service_pb2 import Refusal
 from pawl_server.domain.errors import Refused
+from pawl_server.domain.lease import Lease
 from pawl_server.domain.limits import FRAME_CUT_BYTES, FRAME_ITEMS
 from pawl_server.engine.peers import Peer
 from pawl_server.store import records
@@ -139,6 +140,11 @@ def turn_size(view: list[Any]) -> int:
     if steps:
         size += sum(map(len, steps)) + STEP_OVERHEAD * len(steps)
     return size
+
+
+def lease_of(partition: int, claimed: records.ClaimedTurn) -> Lease:
+    """The lease that a claim has made."""
+    return Lease(partition, claimed.instance_id, claimed.incarnation, claimed.turn, claimed.fence)
 
 
 def fill_turn(turn: pb.LeasedTurn, key: bytes, claimed: records.ClaimedTurn, namespace: str) -> None:

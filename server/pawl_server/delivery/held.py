@@ -22,16 +22,16 @@ RECENT_MAX = 20_000
 class LeaseState:
     """One lease. All times are the loop's seconds.
 
-    `conn` is what the store knows the stream by, for this lease.
-    `held` is false for a lease that a command named although the stream does not have it. `accepted` says
-    that the worker has it, `renew_at` when the next renewal is due. `command` is the number of the command
-    that is unanswered, `action` its kind, `queue` what waits behind it. `ride` is that of the finish under
-    way. `term_s` is how long the store keeps the lease after a sign of life.
+    `conn` is what the store knows the stream by, for this lease. `held` is false for a lease that a command
+    named although the stream does not have it. `accepted` says that the worker has it, `renew_at` when the
+    next renewal is due. `command` is the number of the command that is unanswered, `action` its kind, `queue`
+    what waits behind it. `ride` is that of the finish under way. `term_s` is how long the store keeps the
+    lease after a sign of life. `aged` is for rereading.py.
     """
 
     __slots__ = (
-        "accepted", "action", "command", "conn", "held", "key", "lease", "missed", "queue", "renew_at",
-        "ride", "term_s", "tv",
+        "accepted", "action", "aged", "command", "conn", "held", "key", "lease", "missed", "queue",
+        "renew_at", "ride", "term_s", "tv",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,7 @@ class LeaseState:
         self.accepted = False
         self.renew_at = math.inf
         self.missed = 0
+        self.aged = False
         self.command = 0
         self.action = ""
         self.queue: deque[pb.Command] | None = None
@@ -73,12 +74,14 @@ class Held(Generic[S]):
     """Lease states of a stream by the bytes that name them.
 
     `write_s` is how long an acceptance may be known here only: it is written with the next renewals.
-    `holders` has the stream of every lease that is held on this server.
+    `holders` has the stream of every lease that is held on this server. Leases that are over are remembered
+    for the next beats of the worker, unless it has none.
     """
 
-    def __init__(self, write_s: float, holders: dict[bytes, S], stream: S) -> None:
+    def __init__(self, write_s: float, holders: dict[bytes, S], stream: S, *, remembers: bool = True) -> None:
         self.write_s = write_s
         self.states: dict[bytes, LeaseState] = {}
+        self._remembers = remembers
         self._holders = holders
         self._stream = stream
         self._unaccepted: deque[tuple[int, LeaseState]] = deque()
@@ -117,6 +120,12 @@ class Held(Generic[S]):
                 state.accepted = True
                 state.renew_at = now + self.write_in(state)
 
+    def sent_through(self, frame: int) -> None:
+        """Everything up to `frame` was sent; whether it is received is between the worker and the store."""
+        waiting = self._unaccepted
+        while waiting and waiting[0][0] <= frame:
+            waiting.popleft()
+
     def unsent(self, taken: int) -> list[LeaseState]:
         """Leases of turns whose frame is above `taken`: nobody can have received them."""
         return [state for frame, state in self._unaccepted if frame > taken and state.held]
@@ -127,9 +136,10 @@ class Held(Generic[S]):
             state.held = False
             if self._holders.get(state.key) is self._stream:
                 del self._holders[state.key]
-            if len(self._recent) > RECENT_MAX:
-                self._older, self._recent = self._recent, set()
-            self._recent.add(state.key)
+            if self._remembers:
+                if len(self._recent) > RECENT_MAX:
+                    self._older, self._recent = self._recent, set()
+                self._recent.add(state.key)
         state.renew_at = math.inf
         self.drop_idle(state)
 

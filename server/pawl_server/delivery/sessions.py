@@ -10,12 +10,20 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery import commands
 from pawl_server.delivery.commanding import Commanding
-from pawl_server.delivery.frames import Frame, Outbox, fill_ms, fill_servers, fill_turn, turn_size
+from pawl_server.delivery.frames import (
+    Frame,
+    Outbox,
+    fill_ms,
+    fill_servers,
+    fill_turn,
+    lease_of,
+    turn_size,
+)
 from pawl_server.delivery.held import Held, LeaseState
 from pawl_server.domain.errors import InvalidField, Reason, Refused
 from pawl_server.domain.ids import check_ordinal
@@ -62,16 +70,21 @@ class WorkSession:
 
     `conn` names it in the store, for leases that it got by its own ordinal. From `old_at` on the worker is to
     move, from `leave_at` on the stream ends as soon as it has no turns. `end` is set when the server wants it
-    to end: with a refusal, or in good order.
+    to end: to a refusal, or to None for an end in good order. `listens` is true where the worker can't say
+    anything (listening.py), `renews` where the server keeps the leases.
     """
 
-    def __init__(self, delivery: Delivery, hello: Hello, number: int) -> None:
+    listens: ClassVar = False
+
+    def __init__(self, delivery: Delivery, hello: Hello, number: int, outbox: Outbox | None = None) -> None:
         self.hello = hello
+        self.types = hello.types
+        self.renews = True
         self.conn = f"{delivery.engine.server_run}.{hello.ordinal}.{number}"
         self.number = number
-        self.outbox = Outbox()
+        self.outbox = outbox or Outbox()
         write_s = min(ACCEPT_WITHIN_S, delivery.settings.delivery_timeout_ms / 4_000)
-        self.held = Held[WorkSession](write_s, delivery.holders, self)
+        self.held = Held[WorkSession](write_s, delivery.holders, self, remembers=not self.listens)
         self.heard_at = self.sent_at = delivery.loop.time()
         self.rtt_s: float | None = None
         self.draining = False
@@ -102,9 +115,14 @@ class WorkSession:
     # Credits
 
     @property
+    def granted(self) -> int:
+        """How many more turns the worker is ready for."""
+        return self.credits_total - self.delivered
+
+    @property
     def room(self) -> int:
         """How many more turns may be claimed for the stream now."""
-        room = self.credits_total - self.delivered - self.reserved
+        room = self.granted - self.reserved
         if room <= 0 or self.closed or self.ending or self.draining:
             return 0
         outbox = self.outbox
@@ -247,12 +265,12 @@ class WorkSession:
     def deliver(self, partition: int, view: list[Any]) -> None:
         """Sends a turn that was claimed for this stream; see claim_view in lib/claim.lua."""
         claimed = records.claimed_turn(view)
-        lease = Lease(partition, claimed.instance_id, claimed.incarnation, claimed.turn, claimed.fence)
+        lease = lease_of(partition, claimed)
         key = lease.encode()
         known = self.held.states.get(key)
         if known is not None and known.held:
             return  # repeated by a repeated finish, and on its way already
-        if self.closed or self.ending or self.delivered >= self.credits_total:
+        if self.closed or self.ending or self.granted <= 0:
             self._give_back(lease)
             return
         size = turn_size(view)

@@ -35,6 +35,7 @@ CHECK_PAGE = 1_000
 CHECK_PAGE_DEFAULT = 200
 WAIT_MS = 600_000
 AWAIT_DEFAULT_MS = 30_000
+POLL_WAIT_MS = 60_000
 FAILURE_MESSAGE_BYTES = 2_048
 FAILURE_DETAILS_BYTES = 8_192
 ID_CHARS = 128
@@ -58,6 +59,7 @@ FIXED: MappingProxyType[str, int] = MappingProxyType(
         "parked_turns": PARKED_TURNS,
         "comment_bytes": COMMENT_BYTES,
         "wait_ms": WAIT_MS,
+        "poll_wait_ms": POLL_WAIT_MS,
         "failure_message_bytes": FAILURE_MESSAGE_BYTES,
         "failure_details_bytes": FAILURE_DETAILS_BYTES,
         "id_chars": ID_CHARS,

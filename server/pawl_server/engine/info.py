@@ -16,7 +16,10 @@ from pawl_server.version import VERSION
 if TYPE_CHECKING:
     from pawl_server.engine.core import Engine
 
-CAPABILITIES = ("work-stream", "renew-detach", "adopt-leases", "send-and-wait")
+CAPABILITIES = (
+    "work-stream", "claim-stream", "poll-turn", "unary-commands", "sleep", "defer", "renew-detach",
+    "adopt-leases", "send-and-wait",
+)  # fmt: skip
 
 
 class Info:

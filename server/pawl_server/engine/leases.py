@@ -71,6 +71,12 @@ class Leases:
         )
         self._fail = self._collectors(scripts.FAIL, self._fail_args, scripts.fail_decode, None, self._failed)
         self._release = self._collectors(scripts.RELEASE, self._release_args, scripts.release_decode)
+        self._sleep = self._collectors(
+            scripts.SLEEP, self._sleep_args, scripts.sleep_decode, None, self._slept
+        )
+        self._defer = self._collectors(
+            scripts.DEFER, self._defer_args, scripts.defer_decode, None, self._deferred
+        )
         self._renew = self._collectors(scripts.RENEW, partial(self._renew_args, 0), scripts.renew_decode)
         self._detach = self._collectors(
             scripts.RENEW, partial(self._renew_args, DETACHED_MS), scripts.renew_decode
@@ -93,6 +99,11 @@ class Leases:
         """Reads a lease that a worker named. Raises InvalidField("lease")."""
         return Lease.decode(raw, len(self._partitions))
 
+    async def time_ms(self) -> int:
+        """Engine time of the first partition, the same for all servers. Raises what the store raises."""
+        result = await scripts.poll(self._partitions[0], now_ms=self._engine.now_ms)
+        return result.now_ms
+
     # Commands of workers
 
     def finish(
@@ -114,6 +125,14 @@ class Leases:
     def release(self, partition: int, item: scripts.ReleaseItem, done: Done, context: Any) -> None:
         """Gives a turn back."""
         self._release[partition].add(item, done, context)
+
+    def sleep(self, partition: int, item: scripts.SleepItem, done: Done, context: Any) -> None:
+        """Saves a sleep and gives the turn back until it is over."""
+        self._sleep[partition].add(item, done, context)
+
+    def defer(self, partition: int, item: scripts.DeferItem, done: Done, context: Any) -> None:
+        """Puts a turn off."""
+        self._defer[partition].add(item, done, context)
 
     # Holding
 
@@ -149,6 +168,17 @@ class Leases:
                 )
                 answered = partial(self._orphaned, partition)
                 call(partition, scripts.ORPHAN, argv, scripts.orphan_decode, answered)
+
+    def look(
+        self,
+        partition: int,
+        leases: Sequence[Lease],
+        answered: Callable[[Result[scripts.GetLeasesReply] | Exception], None],
+    ) -> None:
+        """Reads how leases of a partition stand, and changes nothing."""
+        items = [scripts.GetLeasesItem._make(lease[1:]) for lease in leases]
+        argv = scripts.get_leases_args(now_ms=self._engine.now_ms, items=items)
+        call(self._partitions[partition], scripts.GET_LEASES, argv, scripts.get_leases_decode, answered)
 
     async def renew_all(self, leases: Sequence[Lease]) -> list[Any]:
         """Renews each on its own; the replies of `renew`, or StoreDamaged. Raises what the store raises."""
@@ -238,6 +268,24 @@ class Leases:
     def _release_args(self, items: list[scripts.ReleaseItem]) -> list[Any]:
         return scripts.release_args(now_ms=self._engine.now_ms, server=self._engine.server_run, items=items)
 
+    def _sleep_args(self, items: list[scripts.SleepItem]) -> list[Any]:
+        limits = self._engine.limits
+        return scripts.sleep_args(
+            now_ms=self._engine.now_ms,
+            server=self._engine.server_run,
+            max_steps=limits.steps_per_turn,
+            max_turn=limits.turn_bytes,
+            items=items,
+        )
+
+    def _defer_args(self, items: list[scripts.DeferItem]) -> list[Any]:
+        return scripts.defer_args(
+            now_ms=self._engine.now_ms,
+            server=self._engine.server_run,
+            max_defers=self._engine.limits.defers_per_turn,
+            items=items,
+        )
+
     def _renew_args(self, detach_ms: int, items: list[scripts.RenewItem]) -> list[Any]:
         return scripts.renew_args(
             now_ms=self._engine.now_ms, server=self._engine.server_run, detach_ms=detach_ms, items=items
@@ -262,6 +310,14 @@ class Leases:
                 self._engine.awaits.notify(item.id, item.turn)
             elif reply.delay_ms > 0:
                 self.on_due(partition, now_ms + reply.delay_ms, now_ms)
+
+    def _slept(self, partition: PartitionHandle, item: scripts.SleepItem, reply: Any, now_ms: int) -> None:
+        if isinstance(reply, scripts.SleepOk):
+            self.on_due(partition, reply.wake_ms, now_ms)
+
+    def _deferred(self, partition: PartitionHandle, item: scripts.DeferItem, reply: Any, now_ms: int) -> None:
+        if isinstance(reply, scripts.DeferOk):
+            self.on_due(partition, reply.due_ms, now_ms)
 
     def _orphaned(self, partition: PartitionHandle, result: Result[scripts.OrphanReply] | Exception) -> None:
         if isinstance(result, Exception):

@@ -1,46 +1,30 @@
-"""WorkerService: work streams, and renewal and adoption of leases apart from them."""
+"""WorkerService: streams and polls that hand out turns, and calls for leases of any of them."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
-import grpc.aio
-from google.protobuf.message import DecodeError
-
 from pawl.v1 import worker_service_pb2 as pb
-from pawl_server.delivery import Delivery, WorkSession, read_hello
+from pawl_server.delivery import Delivery, read_claim, read_hello, read_poll
 from pawl_server.delivery.actions import ACTIONS
 from pawl_server.delivery.frames import fill_ms, fill_refusal
 from pawl_server.delivery.unary import apply
-from pawl_server.domain.errors import InvalidField
+from pawl_server.domain.errors import InvalidField, Refused
 from pawl_server.domain.ids import check_id, check_ordinal
 from pawl_server.domain.lease import Lease
-from pawl_server.domain.limits import FRAME_BYTES, LEASES_PER_REQUEST
+from pawl_server.domain.limits import LEASES_PER_REQUEST, POLL_WAIT_MS
+from pawl_server.domain.times import duration_ms
 from pawl_server.engine.refusals import refused
-from pawl_server.log_lines import STREAM_BROKEN
-from pawl_server.rpc.call import Context, Gate, unary
+from pawl_server.rpc.call import Context, Gate, time_left, unary
 from pawl_server.rpc.convert import type_settings
 from pawl_server.rpc.status import abort
+from pawl_server.rpc.streams import first_frame, read_frame, serve
 
-log = logging.getLogger(__name__)
+ANSWER_S = 0.1
+"""Kept back of a caller's time, so that the answer to a poll still reaches it."""
 
 R = TypeVar("R", bound=Any)
-
-HELLO_S = 10.0
-"""How long a worker has for its first frame."""
-
-
-def read_frame(data: bytes) -> pb.WorkRequest | InvalidField:
-    """A frame of a worker, or why it is none."""
-    if len(data) > FRAME_BYTES:
-        return InvalidField("frame", f"has {len(data)} bytes, at most {FRAME_BYTES}")
-    try:
-        return pb.WorkRequest.FromString(data)
-    except DecodeError as error:
-        return InvalidField("frame", f"can't be decoded: {error}")
 
 
 class WorkerService:
@@ -54,79 +38,60 @@ class WorkerService:
         self._delivery = delivery
 
     async def Work(self, _: AsyncIterator[Any], context: Context) -> None:
-        """One stream: a reader and a writer, until the worker or the server ends it."""
+        """One stream, until the worker or the server ends it."""
         with self.gate.stream("Work", context):
             await self._work(context)
 
     async def _work(self, context: Context) -> None:
-        try:
-            session = await self._open(context)
-        except Exception as error:
-            await abort(context, error, "Work")
-        reader = asyncio.create_task(self._read(session, context), name=f"read {session.conn}")
-        writer = asyncio.create_task(self._write(session, context), name=f"write {session.conn}")
-        try:
-            await asyncio.wait((reader, writer, session.end), return_when=asyncio.FIRST_COMPLETED)
-            if not (session.end.done() or writer.done()):
-                await self._last_frames(session, reader, writer)
-        finally:
-            session.close()
-            reader.cancel()
-            writer.cancel()
-        error = _outcome(session, reader)
-        if error is not None:
-            await abort(context, error, "Work")
-
-    async def _open(self, context: Context) -> WorkSession:
         context.set_trailing_metadata(self.gate.metadata)
         try:
-            async with asyncio.timeout(HELLO_S):
-                first = await context.read()
-        except TimeoutError:
-            raise InvalidField("hello", f"did not come within {HELLO_S:g} s") from None
-        if isinstance(first, InvalidField):
-            raise first
-        if first is grpc.aio.EOF:
-            raise InvalidField("hello", "is missing: the stream ended before its first frame")
-        hello = read_hello(first)
-        for at, ref in enumerate(first.hello.workflows):
+            first = await first_frame(context)
+            hello = read_hello(first)
+            await self._ensure("hello.workflows", first.hello.workflows)
+            session = self._delivery.open_session(first, hello)
+        except Exception as error:
+            await abort(context, error, "Work")
+        await serve(session, context, "Work")
+
+    async def Claim(self, request: pb.ClaimRequest, context: Context) -> None:
+        """One stream of a client that only listens, until it or the server ends it."""
+        with self.gate.stream("Claim", context):
+            await self._claim(request, context)
+
+    async def _claim(self, request: pb.ClaimRequest, context: Context) -> None:
+        context.set_trailing_metadata(self.gate.metadata)
+        try:
+            if isinstance(request, Refused):
+                raise request
+            hello = read_claim(request)
+            await self._ensure("hello.workflows", request.hello.workflows)
+            if not hello.ordinal:
+                hello = hello._replace(ordinal=await self._delivery.engine.leases.time_ms())
+            session = self._delivery.open_claim(
+                hello, max_turns=request.max_turns, renews=request.renew_while_open
+            )
+        except Exception as error:
+            await abort(context, error, "Claim")
+        await serve(session, context, "Claim")
+
+    async def _ensure(self, field: str, workflows: Iterable[pb.WorkflowRef]) -> None:
+        """Stores the settings of types that have none yet."""
+        for at, ref in enumerate(workflows):
             if ref.HasField("settings"):
-                settings = type_settings(f"hello.workflows[{at}].settings.", ref.settings)
+                settings = type_settings(f"{field}[{at}].settings.", ref.settings)
                 await self._delivery.engine.types.ensure(ref.workflow_type, settings)
-        return self._delivery.open_session(first, hello)
 
-    @staticmethod
-    async def _read(session: WorkSession, context: Context) -> None:
-        """Takes frames in until the worker's side ends. Raises InvalidField."""
-        while True:
-            if session.choked:
-                await session.relieved()
-            frame = await context.read()
-            if frame is grpc.aio.EOF:
-                session.finish()
-                return
-            if isinstance(frame, InvalidField):
-                raise frame
-            session.receive(frame)
-
-    @staticmethod
-    async def _write(session: WorkSession, context: Context) -> None:
-        """Sends what waits, as one frame each time, until the stream is finished."""
-        while (frame := await session.next_frame()) is not None:
-            try:
-                await context.write(frame)
-            except Exception as error:
-                STREAM_BROKEN(log, conn=session.conn, why=str(error) or type(error).__name__)
-                return
-            session.written()
-
-    @staticmethod
-    async def _last_frames(
-        session: WorkSession, reader: asyncio.Task[None], writer: asyncio.Task[None]
-    ) -> None:
-        """The worker says nothing more: its commands get their results, unless it broke a rule."""
-        if not reader.cancelled() and reader.exception() is None:
-            await asyncio.wait((writer, session.end), return_when=asyncio.FIRST_COMPLETED)
+    @unary()
+    async def PollTurn(self, request: pb.PollTurnRequest, context: Context) -> pb.PollTurnResponse:
+        """Waits for one turn."""
+        types = read_poll(request)
+        wait_ms = duration_ms("wait", request.wait, 0, POLL_WAIT_MS)
+        await self._ensure("workflows", request.workflows)
+        left = time_left(context)
+        wait_s = wait_ms / 1000 if left is None else min(wait_ms / 1000, left - min(ANSWER_S, left / 10))
+        with self.gate.wait():
+            turn = await self._delivery.polls.take(types, wait_s)
+        return pb.PollTurnResponse(turn=turn)
 
     @unary(sheds=False, while_draining=True)
     async def RenewLeases(self, request: pb.RenewLeasesRequest, _: Context) -> pb.RenewLeasesResponse:
@@ -176,6 +141,16 @@ class WorkerService:
         return await self._command("fail", request, pb.FailTurnResponse())
 
     @unary(sheds=False, while_draining=True)
+    async def Sleep(self, request: pb.SleepRequest, _: Context) -> pb.SleepResponse:
+        """Saves a sleep and gives the turn back until it is over."""
+        return await self._command("sleep", request, pb.SleepResponse())
+
+    @unary(sheds=False, while_draining=True)
+    async def DeferTurn(self, request: pb.DeferTurnRequest, _: Context) -> pb.DeferTurnResponse:
+        """Puts a turn off."""
+        return await self._command("defer", request, pb.DeferTurnResponse())
+
+    @unary(sheds=False, while_draining=True)
     async def ReleaseTurn(self, request: pb.ReleaseTurnRequest, _: Context) -> pb.ReleaseTurnResponse:
         """Gives a turn back."""
         return await self._command("release", request, pb.ReleaseTurnResponse())
@@ -200,13 +175,6 @@ class WorkerService:
             return self._delivery.engine.leases.decode(key)
         except InvalidField as error:
             return InvalidField(f"leases[{at}]", error.why)
-
-
-def _outcome(session: WorkSession, reader: asyncio.Task[None]) -> BaseException | None:
-    """Why the stream ended, if not in good order."""
-    if reader.done() and not reader.cancelled() and (error := reader.exception()) is not None:
-        return error
-    return session.end.result()
 
 
 def _fill_results(
