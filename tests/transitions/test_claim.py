@@ -204,3 +204,28 @@ def test_an_empty_claim_registers_the_server_and_a_full_one_does_not(driver: Dri
     assert waiting not in driver.state()
     driver.claim(2)
     assert driver.state()[waiting] == {driver.server: driver.now + 5_000}
+
+
+@pytest.mark.spec("R-DELIVER-1")
+def test_the_bytes_of_saved_steps_count(driver: Driver) -> None:
+    driver.send("a")
+    held = driver.take("a")
+    held.checkpoint("one", b"x" * 500)
+    held.release()
+    driver.later(1)
+    driver.send("b")
+    assert [held.view.instance_id for held in driver.claim(2, max_bytes=500)] == ["a"]
+
+
+@pytest.mark.spec("R-TYPE-1")
+def test_one_setting_of_an_instance_leaves_the_other_to_its_type(driver: Driver) -> None:
+    driver.put_type(lease_ms=7_000, max_attempts=4)
+    driver.create("a", lease_ms=9_000)
+    driver.create("b", max_attempts=6)
+    views = {}
+    for name in ("a", "b"):
+        driver.send(name)
+        held = driver.take(name)
+        views[name] = (held.view.lease_ms, held.view.max_attempts)
+        assert driver.record(name).deadline_ms == driver.now + held.view.lease_ms
+    assert views == {"a": (9_000, 4), "b": (7_000, 6)}

@@ -297,3 +297,11 @@ def test_virtual_time_is_never_corrected(driver: Driver) -> None:
     driver.later(HOUR_MS)
     reply = driver.one("beat", server="s1", name="n", step_ms=HOUR_MS)
     assert (reply.stepped, reply.shift, driver.meta("seen")) == (0, 0, driver.now)
+
+
+@pytest.mark.spec("R-CLOCK-1")
+def test_virtual_time_goes_where_the_caller_says(driver: Driver) -> None:
+    driver.one("beat", name="a")
+    assert driver.meta("seen") == driver.now
+    driver.later(-1_000)
+    assert driver.call("claim", items=[{"tv": "t:v1", "limit": 1}]).now_ms == driver.now

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgpack
 import pytest
 
 from pawl_server.store.errors import StoreDamaged
 from tests.support.driver import Driver
+from tests.support.invariants import constants, unpack
 
 BAD = ["not packed", b"\x01", b"\x93\x01\x00\x01", b"\x9a\x02\x00\x01\x01\x01\x01\x01\x01\x00\x02", ""]
 
@@ -90,5 +92,68 @@ def test_a_receipt_that_cannot_be_read_stops_no_timer_and_no_neighbour(
         assert isinstance(bad, StoreDamaged)
         assert fine.turn == 2
         driver.take("b").finish()
+    finally:
+        driver.redis.call("FLUSHALL")
+
+
+@pytest.mark.spec("R-DAMAGE-1")
+def test_a_list_tells_damaged_and_absent_instances_apart_each_time(damaged: Driver) -> None:
+    items = [{"id": name} for name in ("b", "nobody", "a", "b", "nobody")]
+    replies = damaged.call("settle", items=items).replies
+    words = ["DAMAGED" if isinstance(reply, StoreDamaged) else reply.word for reply in replies]
+    assert words == ["DAMAGED", "NOT_FOUND", "OK", "DAMAGED", "NOT_FOUND"]
+
+
+def receipt_with(driver: Driver, name: str, value: object) -> bytes:
+    """Receipt 1 of instance a, with one element changed."""
+    fields = unpack(driver.redis.call("HGET", f"{driver.tag}i:a", "1.h"))
+    fields[constants("receipt")[name] - 1] = value
+    return msgpack.packb(fields) or b""
+
+
+@pytest.mark.parametrize("name", ["R_FINISHED", "R_STEPS", "R_BYTES"])
+@pytest.mark.spec("R-DAMAGE-1")
+def test_a_receipt_with_text_for_a_number_ends_the_trimming_of_its_instance_alone(
+    driver: Driver, name: str
+) -> None:
+    driver.put_type(min_turns=0, max_age_ms=1_000)
+    driver.send("a")
+    driver.take("a").finish()
+    driver.redis.call("HSET", f"{driver.tag}i:a", "1.h", receipt_with(driver, name, b"x"))
+    try:
+        driver.later(2_000)
+        assert driver.trim().trimmed == 0
+        assert driver.record("a").kept == 1
+    finally:
+        driver.redis.call("FLUSHALL")
+
+
+@pytest.mark.spec("R-DAMAGE-1")
+def test_a_trimmed_receipt_that_cannot_be_read_ends_the_trimming(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=0)
+    driver.send("a")
+    driver.take("a").finish()
+    assert driver.record("a").kept == 2, "the payloads are gone"
+    driver.redis.call("HSET", f"{driver.tag}i:a", "1.h", b"\xc1")
+    try:
+        driver.later(900_000)
+        assert (driver.trim().trimmed, driver.record("a").oldest) == (0, 1)
+    finally:
+        driver.redis.call("FLUSHALL")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("1.m", msgpack.packb(7)), ("1.m", b"\xc1"), ("d:m-hello", b"one")]
+)
+@pytest.mark.spec("R-DAMAGE-1")
+def test_a_repeat_of_a_message_that_cannot_be_read_is_not_admitted(
+    driver: Driver, field: str, value: bytes
+) -> None:
+    driver.send("a")
+    driver.redis.call("HSET", f"{driver.tag}i:a", field, value)
+    try:
+        with pytest.raises(StoreDamaged):
+            driver.send("a")
+        assert driver.record("a").tail == 1
     finally:
         driver.redis.call("FLUSHALL")

@@ -412,3 +412,30 @@ def test_c3_fail_and_renew_in_both_orders(driver: Driver, first: str) -> None:
     driver.later(1_000)
     driver.expire()
     assert driver.ready() == ["a"]
+
+
+@pytest.mark.spec("R-CMD-2")
+def test_a_failure_with_a_delay_repeated_after_the_next_claim(driver: Driver) -> None:
+    driver.send()
+    held = driver.take()
+    reply = held.fail(delay_ms=1_000)
+    driver.later(1_000)
+    driver.expire()
+    driver.lease()
+    with driver.unchanged():
+        assert held.fail(n=1, delay_ms=1_000) == reply
+    assert reply.delay_ms == 1_000
+
+
+@pytest.mark.parametrize("script", BODIES)
+@pytest.mark.spec("R-CMD-3")
+def test_number_zero_is_no_command_of_any_lease(driver: Driver, script: str) -> None:
+    driver.send()
+    held = driver.lease()
+    item = {**held.item(script, **BODIES[script][0]), "n": 0}
+    assert driver.call(script, items=[item]).replies[0].last == 0
+    driver.later(60_000)
+    driver.expire()
+    driver.take()
+    with driver.unchanged():
+        assert driver.call(script, items=[item]).replies[0].word == "LEASE_ENDED"

@@ -116,7 +116,10 @@ def test_the_tenth_loss_fails_the_turn(driver: Driver) -> None:
         driver.later(300)
         outcomes += [reply.outcome for reply in driver.expire()]
     assert outcomes == ["lost"] * 9 + ["failed"]
-    assert driver.events()[-1] == ("TURN_FAILED", 1, 10, "FAILED", 3, "WORKER_LOST")
+    assert driver.events()[-2:] == [
+        ("ATTEMPT_LOST", 1, 10, "FAILED", 2, "WORKER_LOST"),
+        ("TURN_FAILED", 1, 10, "FAILED", 3, "WORKER_LOST"),
+    ]
     failure = driver.turn(1).failure
     assert failure is not None
     assert (failure.reason, failure.attempt) == ("WORKER_LOST", 10)

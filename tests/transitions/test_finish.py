@@ -287,3 +287,27 @@ def test_two_pending_turns_the_first_with_checkpoints(driver: Driver) -> None:
     assert (second.view.attempt, second.view.state, second.view.steps) == (1, b"\0s1", [])
     second.finish(step=("one", b"x"))
     assert [len(driver.turn(turn).steps) for turn in (1, 2)] == [3, 1]
+
+
+@pytest.mark.spec("R-LIMIT-1")
+def test_of_several_limits_the_first_one_is_named(driver: Driver) -> None:
+    driver.send()
+    held = driver.take()
+    limits = {"max_steps": 0, "max_state": 1, "max_reply": 1, "max_message": 1}
+    big = b"x" * 2
+    given = {"step": ("one", b""), "state": big, "reply": big, "onward": big}
+    for name in ("steps_per_turn", "state_bytes", "reply_bytes", "message_bytes"):
+        assert held.finish(limits=limits, **given).limit == name
+        given.pop(next(iter(given)))
+
+
+@pytest.mark.spec("R-FINISH-1")
+def test_what_a_finish_does_not_claim_to_carry_is_not_looked_at(driver: Driver) -> None:
+    driver.create(state=b"json\0{}")
+    driver.send()
+    held = driver.take()
+    big = {"state": b"\0" + b"x" * 9, "result": b"\0" + b"x" * 9, "output": b"\0" + b"x" * 9}
+    big["next_message"] = big["state"]
+    limits = {"max_state": 1, "max_reply": 1, "max_message": 1, "max_step": 1}
+    assert held.do("finish", limits=limits, **big).word == "OK"
+    assert (driver.get().state, driver.head()) == (b"json\0{}", "")

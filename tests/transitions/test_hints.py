@@ -250,3 +250,37 @@ def test_a_sender_that_waits_is_noted_with_its_message(driver: Driver) -> None:
         assert one.heard() == ["done 1 a"]
         driver.take("a").finish()
         assert one.heard() == [], "any end uses the note up"
+
+
+@pytest.mark.spec("R-AWAIT-1")
+def test_a_turn_behind_a_failed_one_is_not_over(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.send("a", b"2")
+    driver.take().fail(final=True)
+    items = [{"id": "a", "turn": turn} for turn in (1, 2)]
+    assert [reply.word for reply in driver.call("await", items=items).replies] == ["DONE", "PENDING"]
+
+
+@pytest.mark.spec("R-DELIVER-2")
+def test_a_finish_that_claims_what_it_made_ready_announces_nothing(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.send("a", b"2")
+    held = driver.take()
+    result = driver.call("finish", items=[held.item("finish", tv=TV, conn=driver.conn)])
+    assert (len(result.replies[0].turns), result.ready) == (1, [])
+
+
+@pytest.mark.spec("R-DELIVER-1", "R-WAKE-1")
+def test_what_a_list_of_finishes_makes_ready_and_leaves_stays_announced(driver: Driver) -> None:
+    for name in ("a", "b"):
+        driver.send(name, b"1")
+        driver.send(name, b"2")
+    one, two = driver.claim(2)
+    assert TV not in driver.state().get("types", {})
+    driver.later(5)
+    items = [one.item("finish", tv=TV, conn=driver.conn), two.item("finish")]
+    result = driver.call("finish", items=items)
+    [view] = result.replies[0].turns
+    left = "a" if view[0] == b"b" else "b"
+    assert (driver.ready(), result.ready) == ([left], [TV])
+    assert driver.state()["types"] == {TV: driver.now}

@@ -19,8 +19,10 @@ def reads(driver: Driver, call: Callable[[], object]) -> dict[str, int]:
 
 def prepare(driver: Driver, kind: str) -> None:
     """A head that is ready and has steps, a failure, both or settings of its own."""
-    if kind in ("lease", "attempts"):
-        driver.create("a", **{"lease_ms": 9_000} if kind == "lease" else {"max_attempts": 9})
+    if kind == "lease":
+        driver.create("a", lease_ms=9_000)
+    elif kind == "attempts":
+        driver.create("a", max_attempts=9)
     driver.send("a", b"1")
     if kind in ("steps", "failure", "both"):
         held = driver.take()
@@ -45,7 +47,7 @@ def test_a_claim_reads_all_that_a_turn_carries_in_one_command(
     driver: Driver, kind: str, hget: int, hmget: int
 ) -> None:
     prepare(driver, kind)
-    assert reads(driver, lambda: driver.claim()) == {"hget": hget, "hmget": hmget}
+    assert reads(driver, driver.claim) == {"hget": hget, "hmget": hmget}
 
 
 @pytest.mark.spec("R-LEASE-1")

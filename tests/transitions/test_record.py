@@ -66,7 +66,7 @@ def test_a_delay_that_is_over_leaves_no_deadline(driver: Driver) -> None:
 
 @pytest.mark.spec("R-LEASE-8")
 def test_an_orphaning_that_shortens_nothing_is_stored_and_undone(driver: Driver) -> None:
-    """At the ceiling of the attempt a renewal moves no deadline, and what it changes is stored all the same."""
+    """At the ceiling of the attempt a renewal moves no deadline; what it changes is stored all the same."""
     driver.put_type(attempt_timeout_ms=10_000)
     driver.send()
     held = driver.take()

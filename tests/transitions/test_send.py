@@ -212,3 +212,9 @@ def test_payloads_are_opaque(driver: Driver) -> None:
     driver.send("a", blob, "m1", origin=blob)
     assert driver.lease().view.message.blob == b"\0" + blob
     assert driver.record().bytes > 2_048
+
+
+@pytest.mark.spec("R-SEND-3")
+def test_the_state_for_an_absent_instance_does_not_matter_to_one_that_is_there(driver: Driver) -> None:
+    driver.send("a", b"1")
+    assert driver.send("a", b"2", state=b"\0" + b"x" * 9, max_state=8).turn == 2

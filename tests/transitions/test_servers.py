@@ -98,3 +98,11 @@ def test_a_part_of_a_run_id_is_another_server(driver: Driver) -> None:
         beat(driver, server)
     alive(driver, "blue1", 4)
     assert gone(driver, "blue1", swept="red11") == ["red1"]
+
+
+@pytest.mark.spec("R-SERVER-1")
+def test_a_beat_names_the_others_that_live_and_do_not_stop(driver: Driver) -> None:
+    for server, draining in (("red1", False), ("blue1", True), ("green1", False)):
+        beat(driver, server, draining=draining)
+    assert beat(driver, "red1").alive == [b"green1", b"green1:1"]
+    assert sorted(beat(driver, "blue1").alive[::2]) == [b"green1", b"red1"]

@@ -68,6 +68,17 @@ def test_a_first_hello_of_a_new_partition_jumps_nowhere(driver: Driver) -> None:
     driver.redis.call("DEL", f"{driver.tag}meta")
     reply = driver.hello("run-9")
     assert (reply.gen, reply.changed, driver.meta("fence")) == (1, True, 0)
+    assert driver.state()["meta"] == {
+        "run_id": b"run-9", "gen": b"1", "fence": b"0", "incarnation": b"0", "outbox": b"0", "virtual": b"1",
+        "partitions": b"1", "min_reader": b"1", "min_writer": b"1",
+    }  # fmt: skip
+
+
+@pytest.mark.spec("R-STORE-1", "R-STORE-2")
+def test_the_first_caller_notes_the_schema(driver: Driver) -> None:
+    driver.redis.call("DEL", f"{driver.tag}meta")
+    driver.call("open_namespace", partitions=3, virtual=False)
+    assert driver.state()["meta"] == {"partitions": b"3", "virtual": b"0", "schema": b"1"}
 
 
 @pytest.mark.spec("R-FENCE-2", "R-LEASE-5")
@@ -166,3 +177,12 @@ def test_a_copy_from_the_home_partition_is_taken_only_if_newer(driver: Driver) -
             assert put(driver, 9_000, revision=revision).revision == 3
     assert put(driver, 5_000, revision=5).revision == 5
     assert stored(driver) == (5, 5_000)
+
+
+@pytest.mark.spec("R-TYPE-2")
+def test_the_answers_of_the_newest_eight_requests_are_kept(driver: Driver) -> None:
+    for number in range(9):
+        put(driver, 1_000 + number, request_id=f"r{number}")
+    with driver.unchanged():
+        assert put(driver, 1_001, request_id="r1").revision == 2
+    assert put(driver, 1_000, request_id="r0").revision == 10, "forgotten, and so a new request"

@@ -167,3 +167,17 @@ def test_a_turn_the_dead_server_never_delivered_costs_no_attempt(driver: Driver)
     driver.later(100)
     assert [reply.outcome for reply in driver.expire()] == ["returned"]
     assert driver.record().lost == 0
+
+
+@pytest.mark.spec("R-SWEEP-1")
+def test_what_the_sweep_does_otherwise_counts_as_no_repair(driver: Driver) -> None:
+    driver.send("a")
+    driver.take("a").fail()
+    driver.later(1_000)
+    driver.send("b")
+    assert driver.sweep() == (0, 0), "the delay was over: settling made the head ready"
+    assert sorted(driver.ready()) == ["a", "b"]
+    driver.claim(2)
+    driver.redis.call("ZREM", f"{driver.tag}due", "lease:a")
+    assert driver.sweep(dead="server01") == (0, 2), "orphaning gave the entry back"
+    assert driver.due()["lease:a"] == driver.now + 300
