@@ -147,12 +147,14 @@ class Instance:
     @cached_property
     def parked(self) -> list[int]:
         """Turns whose message is kept for a redrive."""
-        return sorted(int(name[:-2]) for name in self.fields if re.fullmatch(r"\d+\.p", name))
+        return sorted(
+            int(name[:-2]) for name, raw in self.fields.items() if raw and re.fullmatch(r"\d+\.p", name)
+        )
 
     @cached_property
     def delayed(self) -> dict[str, list[Any]]:
         """Delayed messages by id."""
-        return {name[2:]: unpack(raw) for name, raw in self.fields.items() if name.startswith("q:")}
+        return {name[2:]: unpack(raw) for name, raw in self.fields.items() if raw and name.startswith("q:")}
 
     @cached_property
     def expiring(self) -> dict[str, float]:
@@ -285,18 +287,19 @@ def _check_indexes(p: Partition) -> Iterator[str]:
         "parked": {f"{one.member}:{turn:016d}" for one in p.live for turn in one.parked},
     }
     for name, members in wanted_sets.items():
-        if set(p.keys.get(name) or ()) != members:
-            yield f"{name}: {sorted(p.keys.get(name) or ())}, wanted {sorted(members)}"
+        stored = set(p.keys.get(name) or ())
+        yield from (f"{name}: lacks {member}" for member in sorted(members - stored))
+        yield from (f"{name}: has {member}" for member in sorted(stored - members))
     for tv in sorted({tv for tv, _ in p.ready} - set(p.keys.get("types") or {})):
         yield f"types: lacks {tv}, which has ready heads"
     wanted: dict[str, dict[str, float]] = {}
     for one in p.live:
         for name in _index_names(one):
             wanted.setdefault(name, {})[one.id] = one.birth[1]
-    stored = {name: zset for name, zset in p.keys.items() if name.partition(":")[0] in ("ids", "tag", "key")}
-    for name in sorted(stored.keys() | wanted.keys()):
-        if stored.get(name) != wanted.get(name):
-            yield f"{name}: {stored.get(name)}, wanted {wanted.get(name)}"
+    by_creation = {name: p.keys[name] for name in p.keys if name.partition(":")[0] in ("ids", "tag", "key")}
+    for name in sorted(by_creation.keys() | wanted.keys()):
+        if by_creation.get(name) != wanted.get(name):
+            yield f"{name}: {by_creation.get(name)}, wanted {wanted.get(name)}"
     if set(p.keys.get("dead") or ()) != set(p.keys.get("deadtime") or ()):
         yield f"dead: {p.keys.get('dead')}, by time {p.keys.get('deadtime')}"
 

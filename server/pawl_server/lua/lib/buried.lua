@@ -1,19 +1,65 @@
---!include unit dead
--- The rest of an instance whose deletion goes on in the background.
+--!include wake type
+-- The removal of an instance, at once or some fields at a time.
 
 local BURY_FIELDS = 1000
+local BURY_KINDS = { 'lease:', 'backoff:', 'sleep:', 'defer:', 'gc:', 'delayed:', 'expiry:', 'settle:', 'delete:' }
+local BURY_DAMAGED = 1000
 
--- Removes some of its fields, or all that is left; the outcome.
+-- Takes the instance out of the indexes by creation.
+local function bury_words(u)
+  local type = unit_type(u)
+  unit_mark('ids:' .. type, u.id, false)
+  local nth = 0
+  for word in string.gmatch(unit_birth(u)[6] or '', '([^%z]*)%z') do
+    if nth > 0 then
+      unit_mark('tag:' .. type .. ':' .. word, u.id, false)
+    elseif word ~= '' then
+      unit_mark('key:' .. type .. ':' .. word, u.id, false)
+    end
+    nth = nth + 1
+  end
+end
+
+-- Takes it out of every index, and removes what it has besides its hash.
+local function bury_entries(u)
+  local member = unit_member(u)
+  ready_open(u.tv).change[u.id] = false
+  for i = 1, #BURY_KINDS do
+    DUE[BURY_KINDS[i] .. u.id] = false
+  end
+  unit_mark('busy', member, false)
+  unit_mark('busy', unit_later(u), false)
+  unit_mark('failed', member, false)
+  unit_mark('paused', member, false)
+  local parked = redis.call('ZRANGEBYLEX', T .. 'parked', '[' .. member .. ':', '(' .. member .. ';')
+  for i = 1, #parked do
+    unit_mark('parked', parked[i], false)
+  end
+  local damaged = redis.call('ZRANGE', T .. 'damaged', 0, BURY_DAMAGED - 1)
+  for i = 1, #damaged do
+    if string.match(damaged[i], '^%a:([^:]*)') == u.id then
+      unit_mark('damaged', damaged[i], false)
+    end
+  end
+  bury_words(u)
+  GONE[#GONE + 1] = T .. 'l:' .. u.id
+  GONE[#GONE + 1] = T .. 'x:' .. u.id
+  GONE[#GONE + 1] = T .. 'e:' .. u.id
+end
+
+local function bury_rest(u)
+  u.gone = true
+  GONE[#GONE + 1] = u.key
+end
+
+-- Goes on with the removal of an instance that is being deleted; the outcome.
 local function bury_more(u, now)
-  local key = T .. 'i:' .. u.id
-  if redis.call('HLEN', key) <= BURY_FIELDS then
-    u.gone = true
-    GONE[#GONE + 1] = key
-    DUE['delete:' .. u.id] = false
-    unit_mark('busy', unit_later(u), false)
+  if redis.call('HLEN', u.key) <= BURY_FIELDS then
+    bury_entries(u)
+    bury_rest(u)
     return 'deleted'
   end
-  local fields = redis.call('HRANDFIELD', key, BURY_FIELDS)
+  local fields = redis.call('HRANDFIELD', u.key, BURY_FIELDS)
   for i = 1, #fields do
     local field = fields[i]
     if field ~= 'r' and field ~= 'y' and field ~= 'o' then

@@ -76,8 +76,8 @@ local function unit_write_ready()
   end
 end
 
--- What sweep and lists start from is added first and removed last: an entry too many is found and passed over, one too few
--- never would be found.
+-- What sweep and lists start from is added before the instance is written and removed after it: an entry too many is found
+-- and passed over, one too few never would be found.
 local function unit_write_entries()
   for name, entries in pairs(INDEX) do
     unit_write('ZADD', T .. name, entries)
@@ -179,12 +179,12 @@ local function unit_commit(server)
       unit_write_instance(u)
     end
   end
+  unit_remove_entries()
   if #GONE > 0 then
     redis.call('UNLINK', unpack(GONE))
   end
   unit_write_zset(T .. 'due', DUE)
   unit_write_ready()
-  unit_remove_entries()
   unit_write_waiters(server)
   if feed then
     unit_write_feed(feed)

@@ -72,14 +72,14 @@ local function settle_due(u, now, server)
   unit_touch(u)
   for i = 1, #found do
     local message_id = string.sub(found[i][1], 17)
-    local q = unit_table(u, 'q:' .. message_id)
+    local raw, q = unit_get(u, 'q:' .. message_id), unit_table(u, 'q:' .. message_id)
     unit_mark('l:' .. u.id, found[i][1], false)
     if q then
       settle_fired(u, 'delayed:')
       r[DELAYED] = r[DELAYED] - 1
-      unit_set(u, 'q:' .. message_id, false)
+      unit_clear(u, 'q:' .. message_id)
       inbox_admit(u, now, server, message_id, q[3], q[4], q[5], 0, '', false, q[9])
-    elseif unit_get(u, 'q:' .. message_id) then
+    elseif raw and raw ~= '' then
       r[DELAYED] = r[DELAYED] - 1
       unit_mark('damaged', 'q:' .. u.id .. ':' .. message_id, now)
     end

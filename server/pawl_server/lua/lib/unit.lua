@@ -92,6 +92,12 @@ local function unit_set(u, field, value)
   end
 end
 
+-- Removes a field that somebody would act on: it is emptied with everything else the script writes, and then removed.
+local function unit_clear(u, field)
+  unit_set(u, field, '')
+  unit_set(u, field, false)
+end
+
 -- A packed field as a table; nil if there is none or it can't be read.
 local function unit_table(u, field)
   local raw = unit_get(u, field)

@@ -12,6 +12,17 @@
 --!include view
 
 local now = meta_load(now_ms)
+
+-- Whether the instance is one of those that the set is for.
+local function belongs(u)
+  if set == 'failed' then
+    return u.r[STATE] == FAILED
+  elseif set == 'paused' then
+    return has_bit(u.r[FLAGS], 1)
+  end
+  return u.r[PENDING] > 0
+end
+
 local key = T .. 'busy'
 if set == 'failed' then
   key = T .. 'failed'
@@ -23,7 +34,7 @@ local found = redis.call('ZRANGEBYLEX', key, from, '(' .. string.sub(prefix, 1, 
 local entries = {}
 for i = 1, #found do
   local u = view_load(now, string.match(found[i], '[^:]*$'), 'o')
-  if u and unit_member(u) == found[i] then
+  if u and unit_member(u) == found[i] and belongs(u) then
     local head = ''
     if u.r[PENDING] > 0 then
       head = view_turn(u, u.r[HEAD], false) or ''

@@ -23,8 +23,8 @@ local known = 'd:' .. message_id
 local function unschedule(q)
   local r = u.r
   local member = q[8] .. message_id
-  unit_set(u, known, false)
-  unit_set(u, 'q:' .. message_id, false)
+  unit_clear(u, known)
+  unit_clear(u, 'q:' .. message_id)
   unit_mark('l:' .. id, member, false)
   r[DELAYED] = r[DELAYED] - 1
   if r[DELAYED] == 0 then

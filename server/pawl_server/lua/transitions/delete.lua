@@ -10,9 +10,8 @@
 -- @emits DELETED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
 -- @spec  R-DELETE-1, R-DELETE-2, R-DELETE-3
---!include control dead commit
+--!include control buried dead commit
 
-local KINDS = { 'lease:', 'backoff:', 'sleep:', 'defer:', 'gc:', 'delayed:', 'expiry:', 'settle:' }
 local KEPT_IDS = 256
 
 local now = meta_load(now_ms)
@@ -36,35 +35,6 @@ local function newest_ids(r)
   return table.concat(ids)
 end
 
--- Takes the instance out of every index.
-local function forget(r)
-  local member = unit_member(u)
-  make_unready(u)
-  for i = 1, #KINDS do
-    DUE[KINDS[i] .. id] = false
-  end
-  unit_mark('busy', member, false)
-  unit_mark('busy', unit_later(u), false)
-  unit_mark('failed', member, false)
-  unit_mark('paused', member, false)
-  unit_mark('damaged', 'i:' .. id, false)
-  local parked = redis.call('ZRANGEBYLEX', T .. 'parked', '[' .. member .. ':', '(' .. member .. ';')
-  for i = 1, #parked do
-    unit_mark('parked', parked[i], false)
-  end
-  local type = unit_type(u)
-  unit_mark('ids:' .. type, id, false)
-  local nth = 0
-  for word in string.gmatch(unit_birth(u)[6] or '', '([^%z]*)%z') do
-    if nth > 0 then
-      unit_mark('tag:' .. type .. ':' .. word, id, false)
-    elseif word ~= '' then
-      unit_mark('key:' .. type .. ':' .. word, id, false)
-    end
-    nth = nth + 1
-  end
-end
-
 local dead = dead_get(id, now)
 local repeats = dead and request_id ~= '' and dead[D_REQUEST] == request_id
 local reply
@@ -80,19 +50,17 @@ elseif u then
     tell_holder(u, r[CONN], r[HEAD], r[FENCE], 'deleted', '')
   end
   local ids = newest_ids(r)
-  forget(r)
+  bury_entries(u)
   notify_awaiting(u, r[HEAD], '')
   r[FLAGS] = r[FLAGS] + 2
   ledger_add(u, DELETED, now, 0, 0)
   DEAD[id] = cmsgpack.pack({ 1, r[INC], r[TAIL], r[SEQ], now, request_id, unit_birth(u)[7] or '', ids, background and 1 or 0 })
   unit_mark('deadtime', id, now)
-  GONE = { T .. 'l:' .. id, T .. 'x:' .. id, T .. 'e:' .. id }
   if background then
     DUE['delete:' .. id] = now
     unit_mark('busy', unit_later(u), 0)
   else
-    u.gone = true
-    GONE[4] = u.key
+    bury_rest(u)
   end
   reply = { 'OK', 1, background and 1 or 0 }
 elseif MISSING.deleting then

@@ -1,7 +1,7 @@
 --- expire: applies what is due: leases that ran out, delays that are over, messages to admit or to end, trimming, deletion.
 -- Entries are removed only here, by the script that applies them. A stale entry is a counted no-op. While the clock was not
 -- watched, and for a while after, no lease ends: live holders renew first.
--- @keyspace meta i e feed type l x parked failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type ids tag key l x parked failed paused damaged ready types due busy waiting ch
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @arg   limit   int  entries to look at, 1 to 256

@@ -38,7 +38,7 @@ end
 if not reply then
   local r = u.r
   local admitted = 0
-  unit_set(u, turn .. '.p', false)
+  unit_clear(u, turn .. '.p')
   unit_mark('parked', string.format('%s:%016.0f', unit_member(u), turn), false)
   r[PARKED_TURNS] = r[PARKED_TURNS] - 1
   if not discard then

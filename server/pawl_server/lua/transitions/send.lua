@@ -92,7 +92,7 @@ for at = FIRST, LAST, STRIDE do
   local turn = u and unit_get(u, known)
   local reply
   local dead = not u and not MISSING.damaged and not MISSING.deleting and dead_get(id, now) or nil
-  if turn then
+  if turn and turn ~= '' then
     reply = repeated(u, turn, message_id, digest)
   elseif buried(dead, message_id) then
     reply = { 'INSTANCE_DELETED' }
