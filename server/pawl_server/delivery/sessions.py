@@ -148,13 +148,9 @@ class WorkSession:
 
     @property
     def at_rest(self) -> bool:
-        """Whether all that was sent has arrived, and all that came was answered."""
-        return (
-            self.outbox.empty
-            and not self.commands.pending
-            and not self._adopting
-            and all(state.accepted for state in self.held.states.values() if state.held)
-        )
+        """Whether all that was sent has arrived, as far as is known, and all that came was answered."""
+        received = not self.renews or all(s.accepted for s in self.held.states.values() if s.held)
+        return received and self.outbox.empty and not self.commands.pending and not self._adopting
 
     @property
     def blocked(self) -> bool:

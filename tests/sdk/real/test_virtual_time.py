@@ -14,6 +14,7 @@ import pytest
 import pawl
 from pawl import Context, RetryPolicy, Worker, WorkflowType, testing, workflow
 from pawl.testing.v1 import clock_service_pb2 as pb
+from pawl.v1.worker_service_pb2 import PollTurnRequest, RenewLeasesRequest, WorkflowRef
 from pawl_server.app import running
 from pawl_server.embedded import WrongTime
 from pawl_server.settings import BadSetting, Settings
@@ -119,6 +120,57 @@ async def test_a_connected_worker_keeps_its_lease_up_to_the_attempt_timeout(serv
         turn = await server.client.await_turn("a", 1)
         assert turn.result() == 2
         assert time.monotonic() - began < 10
+
+
+async def test_a_lease_without_a_stream_runs_out(server: testing.Server) -> None:
+    await server.client.send("a", None, create=pawl.NewInstance("t", "v1"))
+    workers = server.client._transport.stubs.workers
+    poll = PollTurnRequest(workflows=[WorkflowRef(workflow_type="t", version="v1")])
+    leased = (await workers.PollTurn(poll)).turn
+    await workers.RenewLeases(RenewLeasesRequest(leases=[leased.lease]))
+    assert (await server.clock()).next_due == START + timedelta(minutes=1)
+    await server.advance(timedelta(seconds=59))
+    [renewed] = (await workers.RenewLeases(RenewLeasesRequest(leases=[leased.lease]))).results
+    assert renewed.remaining.ToSeconds() == 60
+    advanced = await server.advance(timedelta(seconds=60))
+    assert advanced.fired == 1
+    turn = await server.client.get_turn("a", 1)
+    assert turn.last_failure is not None
+    assert turn.last_failure.reason == "ATTEMPT_EXPIRED"
+    assert turn.last_failure.fail_time == START + timedelta(seconds=119)
+    again = (await workers.PollTurn(poll)).turn
+    assert (again.attempt, again.fence > leased.fence) == (2, True)
+
+
+@pytest.mark.spec("R-VIRTUAL-3")
+async def test_days_of_sleep(server: testing.Server) -> None:
+    @workflow("sleepy", version="v1")
+    async def sleepy(ctx: Context, state: Any, message: Any) -> Any:
+        for night in range(5):
+            await ctx.sleep(f"night-{night}", timedelta(hours=8))
+            await ctx.step(f"day-{night}", lambda: None)
+        return ctx.done(None, result=ctx.attempt)
+
+    async with server.worker(sleepy):
+        await server.client.send("a", None, create=sleepy)
+        advanced = await server.advance(timedelta(hours=39))
+        assert (await server.client.get_turn("a", 1)).state == "SLEEPING"
+        assert (advanced.fired, advanced.running) == (4, 0)
+        await server.advance(timedelta(hours=1))
+        turn = await server.client.get_turn("a", 1)
+        assert (turn.result(), turn.finish_time) == (1, START + timedelta(hours=40))
+        saved = [(step.key, step.save_time) for step in turn.steps if step.kind == "step"]
+        assert saved == [(f"day-{n}", START + (n + 1) * timedelta(hours=8)) for n in range(5)]
+
+
+async def test_a_delayed_message_is_admitted_at_its_time(server: testing.Server) -> None:
+    async with server.worker(flaky):
+        await server.client.send("a", None, id="late", delay=timedelta(days=3), create=flaky)
+        await server.advance(timedelta(days=3) - timedelta(milliseconds=1))
+        assert (await server.client.get("a")).status == "IDLE"
+        await server.advance(timedelta(days=1))
+        turn = await server.client.get_turn("a", 1)
+        assert (turn.result(), turn.admit_time) == (3, START + timedelta(days=3))
 
 
 @pytest.mark.spec("R-VIRTUAL-4")
