@@ -30,9 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server"))
 
 from pawl_server.store.bundle import LUA
-from tools.mutating.choice import Choice, Scripts
+from tools.mutating.choice import Choice
 from tools.mutating.operators import Mutant, mutants_of
 from tools.mutating.pool import Pool, WorkerFailed
+from tools.mutating.scripts import Scripts
 from tools.mutating.worker import Job
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,7 +79,7 @@ def read_accepted(path: Path = ACCEPTED) -> dict[str, str]:
 def find_mutants(scripts: Scripts, only: Sequence[str] = ()) -> list[Mutant]:
     """Returns the mutants of all transitions, or of the named ones and the code of lua/lib that they use."""
     code = {name: text for name, text in scripts.sources.items() if not name.startswith("queries/")}
-    wanted = set(only or scripts.bundles)
+    wanted = set(only or scripts.transitions)
     return [mutant for mutant in mutants_of(code) if wanted & set(scripts.of(mutant))]
 
 
@@ -96,12 +97,12 @@ def draw(mutants: Sequence[Mutant], scripts: Scripts, count: int, seed: int) -> 
 def judge(mutant: Mutant, choice: Choice, pool: Pool) -> Verdict:
     """Runs the tests of a mutant until one fails. Raises WorkerFailed."""
     started = time.perf_counter()
-    changes = {mutant.file: mutant.apply(choice.scripts.sources[mutant.file])}
+    change = (mutant.file, mutant.apply(choice.scripts.sources[mutant.file]))
     usual = {name: one.seconds for name, one in choice.tested.items()}
     tests = choice.order(mutant)
     test = why = ""
     for attempt in range(2 if tests else 0):
-        ran = pool.run(Job(tests, changes), usual)
+        ran = pool.run(Job(tests, change), usual)
         if ran.stalled:
             test, why = ran.stalled, "does not come back"
         elif ran.done[-1].why:

@@ -14,10 +14,11 @@ import pytest
 from tools import mutants as tool
 from tools.lua_rules import WRITE_COMMANDS
 from tools.mutating import pool as pools
-from tools.mutating.choice import Choice, Scripts
+from tools.mutating.choice import Choice
 from tools.mutating.lua_syntax import Expression, Statement, SyntaxFault, parse
 from tools.mutating.operators import Mutant, mutants_of
 from tools.mutating.pool import Pool, Ran, WorkerFailed
+from tools.mutating.scripts import Scripts
 from tools.mutating.worker import Job, Outcome
 
 STORE_TESTS = "tests/transitions/test_store.py"
@@ -274,7 +275,7 @@ def test_every_condition_right_above_a_refusal_has_a_mutant(scripts: Scripts, ev
 def test_nearly_every_mutant_is_viable(scripts: Scripts, every: list[Mutant]) -> None:
     some = every[::10]
     assert len(tool.draw(some, scripts, 0, 0)) > 0.9 * len(some)
-    assert {name for one in every for name in scripts.of(one)} == set(scripts.bundles)
+    assert {name for one in every for name in scripts.of(one)} == set(scripts.transitions)
 
 
 @pytest.mark.parametrize(
@@ -373,7 +374,7 @@ def test_the_tests_that_call_a_transition_run_likeliest_first(scripts: Scripts, 
 def test_code_that_several_transitions_use_has_the_tests_of_all(
     scripts: Scripts, every: list[Mutant]
 ) -> None:
-    runs = [outcome(f"t/test_x.py::{name}", 0.1, name) for name in scripts.bundles]
+    runs = [outcome(f"t/test_x.py::{name}", 0.1, name) for name in scripts.transitions]
     choice = Choice(scripts, {one.id: one for one in runs}, {})
     check = next(one for one in every if one.function == "command_check")
     called = {name.rpartition(":")[2] for name in choice.order(check)}
@@ -425,4 +426,4 @@ def test_mutants_are_noticed_survive_or_never_come_back(
             assert tool.judge(endless, choice, pool).why == "does not come back"
         noticed = tool.judge(one, choice, pool)
         assert noticed.test, "by a new worker"
-        assert pool.run(Job([noticed.test], {}), {}).done[0].why == "", "nothing is left of a mutant"
+        assert pool.run(Job([noticed.test]), {}).done[0].why == "", "nothing is left of a mutant"

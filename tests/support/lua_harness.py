@@ -271,13 +271,13 @@ def read_key(redis: RedisServer | Control, key: str) -> Any:
     return redis.call("DUMP", key)
 
 
-_scripts: dict[str, Bundle] = {}
+_scripts: Mapping[str, Bundle] = {}
 
 
 def use_scripts(bundles: Mapping[str, Bundle]) -> None:
     """From now on all harnesses of this process run these guarded bundles."""
-    _scripts.clear()
-    _scripts.update(bundles)
+    global _scripts
+    _scripts = bundles
 
 
 def _bundles() -> Mapping[str, Bundle]:

@@ -146,5 +146,5 @@ class Pool:
         for one in self.collected:
             files.setdefault(one.partition("::")[0], []).append(one)
         with ThreadPoolExecutor(self._size) as threads:
-            runs = threads.map(lambda tests: self.run(Job(tests, {}), {}), files.values())
+            runs = threads.map(lambda tests: self.run(Job(tests), {}), files.values())
             return {one.id: one for ran in runs for one in ran.done}

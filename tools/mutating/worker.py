@@ -13,21 +13,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from pawl_server.store.bundle import Bundle
+from tools.mutating.scripts import Scripts
 
 
 @dataclass(frozen=True)
 class Job:
-    """Runs `tests` in order until one fails, with the changed texts of some sources in place of theirs."""
+    """Runs `tests` in order, with another text of one source until one fails; `change` is file and text."""
 
     tests: Sequence[str]
-    changes: Mapping[str, str]
+    change: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Done:
 def work(
     connection: Connection, root: str, folder: str, sources: Mapping[str, str], paths: list[str]
 ) -> None:
-    """Serves jobs until the connection is closed. `folder` is empty and takes sources, log and Redis' files.
+    """Serves jobs until the connection is closed. `folder` is empty and takes its log and Redis' files.
 
     First sends the ids of all tests, then for each Job any number of Outcome and one Done.
     """
@@ -63,16 +60,15 @@ def work(
     os.chdir(root)
     plugins = ("randomly", "cacheprovider", "tests.support.reply_log", "xdist")
     options = [part for plugin in plugins for part in ("-p", f"no:{plugin}")]
-    runner = _Runner(connection, Path(folder) / "lua", sources)
+    runner = _Runner(connection, sources)
     sys.exit(pytest.main([*options, "--tb=line", "-q", *paths], plugins=[runner]))
 
 
 class _Runner:
     """The pytest plugin that takes the place of pytest's loop over all tests."""
 
-    def __init__(self, connection: Connection, folder: Path, sources: Mapping[str, str]) -> None:
+    def __init__(self, connection: Connection, sources: Mapping[str, str]) -> None:
         self.connection = connection
-        self.folder = folder
         self.sources = sources
         self.why = ""
 
@@ -81,8 +77,9 @@ class _Runner:
         """Runs what the jobs say."""
         items = {item.nodeid: item for item in session.items}
         self.connection.send(list(items))
-        self._write(self.sources)
-        self.original = self._load({})
+        from tests.support.lua_guard import guard
+
+        self.original = Scripts(self.sources, guard)
         while True:
             try:
                 job: Job = self.connection.recv()
@@ -100,11 +97,11 @@ class _Runner:
     def _serve(self, items: Mapping[str, pytest.Item], job: Job) -> Done:
         from tests.support.lua_harness import use_scripts
 
-        use_scripts(self._load(job.changes) if job.changes else self.original)
+        use_scripts(self.original.changed(*job.change) if job.change else self.original)
         for name in job.tests:
             outcome = self._test(items[name])
             self.connection.send(outcome)
-            if outcome.why and job.changes:
+            if outcome.why and job.change:
                 use_scripts(self.original)
                 return Done(spoiled=bool(self._test(items[name]).why))
         return Done()
@@ -120,18 +117,3 @@ class _Runner:
         item.ihook.pytest_runtest_protocol(item=item, nextitem=item.session)
         seconds = time.perf_counter() - started
         return Outcome(item.nodeid, self.why, seconds, reply_log.take_called())
-
-    def _write(self, sources: Mapping[str, str]) -> None:
-        for name, text in sources.items():
-            path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-
-    def _load(self, changes: Mapping[str, str]) -> dict[str, Bundle]:
-        from tests.support.lua_guard import guarded_bundles
-
-        self._write(changes)
-        try:
-            return guarded_bundles(self.folder)
-        finally:
-            self._write({name: self.sources[name] for name in changes})
