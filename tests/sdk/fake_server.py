@@ -18,6 +18,7 @@ from pawl.payloads import encode
 from pawl.v1 import message_service_pb2 as messages
 from pawl.v1 import worker_service_pb2 as work
 from pawl.v1.error_pb2 import Reason
+from pawl.v1.fleet_pb2 import Fleet, Server
 from pawl.v1.message_service_pb2_grpc import MessageServiceServicer, add_MessageServiceServicer_to_server
 from pawl.v1.step_pb2 import Step
 from pawl.v1.worker_service_pb2_grpc import WorkerServiceServicer, add_WorkerServiceServicer_to_server
@@ -98,6 +99,15 @@ class FakeStream:
     def beats(self) -> list[work.Beat]:
         return [frame.beat for frame in self.frames if frame.HasField("beat")]
 
+    @property
+    def adoptions(self) -> list[work.Adoption]:
+        return [adoption for frame in self.frames for adoption in frame.adoptions]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the worker has asked for the end."""
+        return any(frame.end for frame in self.frames)
+
     def send(self, **fields: Any) -> None:
         """Sends a frame."""
         self._frame += 1
@@ -129,10 +139,13 @@ class FakeStream:
                     if self._server.refuse_hello is not None:
                         self._out.put_nowait(self._server.refuse_hello)
                         continue
-                    self.send(hello=self._server.hello())
+                    self.send(hello=self._server.hello(), fleet=self._server.fleet)
                     adopted = [self._server.adopted(lease) for lease in frame.hello.leases]
                     if adopted:
                         self.send(lease_events=adopted)
+                for adoption in frame.adoptions:
+                    if self._server.answer_adoptions:
+                        self.send(lease_events=[self._server.adopted(lease) for lease in adoption.leases])
                 self.commands.extend(frame.commands)
                 results = [answer for c in frame.commands if (answer := self._server.answer(c)) is not None]
                 if results:
@@ -162,6 +175,8 @@ class FakeServer(WorkerServiceServicer, MessageServiceServicer):
 
     def __init__(self) -> None:
         self.address = ""
+        self.run = "fake"
+        self.fleet: Fleet | None = None
         self.streams: list[FakeStream] = []
         self.renewals: list[work.RenewLeasesRequest] = []
         self.adoptions: list[work.AdoptLeasesRequest] = []
@@ -169,6 +184,7 @@ class FakeServer(WorkerServiceServicer, MessageServiceServicer):
         self.beat_interval = 10.0
         self.max_frame_bytes = 0
         self.answer_beats = True
+        self.answer_adoptions = True
         self.hold_end = False
         self.refuse_hello: tuple[grpc.StatusCode, str] | None = None
         self.answer: Callable[[work.Command], work.CommandResult | None] = ok
@@ -180,7 +196,7 @@ class FakeServer(WorkerServiceServicer, MessageServiceServicer):
         self._turns = 0
 
     def hello(self) -> work.ServerHello:
-        hello = work.ServerHello(server_run="fake", version="0", max_frame_bytes=self.max_frame_bytes)
+        hello = work.ServerHello(server_run=self.run, version="0", max_frame_bytes=self.max_frame_bytes)
         hello.beat_interval.FromMilliseconds(round(self.beat_interval * 1000))
         return hello
 
@@ -245,6 +261,11 @@ def ok(command: work.Command) -> work.CommandResult:
 def refuse(command: work.Command, reason: str, **metadata: str) -> work.CommandResult:
     """Refusal of a command."""
     return work.CommandResult(lease=command.lease, n=command.n, refusal=refusal(reason, **metadata))
+
+
+def fleet(*servers: FakeServer) -> Fleet:
+    """What a server says about the servers there are."""
+    return Fleet(servers=[Server(server_run=one.run, address=one.address) for one in servers])
 
 
 @asynccontextmanager

@@ -84,10 +84,10 @@ class Worker:
             raise RuntimeError("the worker runs already")
         if self._stopped:
             return
-        address, transport = self.address, Transport(self.address)
+        address, transport = self.address, Transport(self.address, own=True)
         self._runtime = Runtime(
             transport=transport,
-            dial=lambda: WorkCall(address),
+            dial=WorkCall,
             renewer=SyncRenewer(address),
             workflows=self._workflows,
             hello=self._hello(),

@@ -65,6 +65,14 @@ class Hello(NamedTuple):
     max_frame_bytes: int
 
 
+class _Adoption(NamedTuple):
+    """A lease that the stream has asked the store for, by a decision that is part of `conn`."""
+
+    key: bytes
+    lease: Lease
+    conn: str
+
+
 class WorkSession:
     """The state of one stream.
 
@@ -106,7 +114,7 @@ class WorkSession:
         self._received = 0
         self._beat_seen = 0
         self._probe: tuple[int, float] | None = None
-        self._adopting: dict[bytes, tuple[Lease, str]] = {}
+        self._adopting: dict[bytes, _Adoption] = {}
         self._beat_leases: list[bytes] = []
         self._waiter: asyncio.Future[None] | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -310,7 +318,7 @@ class WorkSession:
         """
         conn = f"{self._delivery.engine.server_run}.{ordinal}.{self.number}" if ordinal else self.conn
         for key in keys:
-            if key in self._adopting:
+            if key in self._adopting and not ordinal:
                 continue
             try:
                 lease = self._leases.decode(key)
@@ -318,25 +326,28 @@ class WorkSession:
                 self.outbox.event(key, why)
                 self.wake()
             else:
-                self._adopting[key] = lease, conn
-                self._leases.adopt(lease, conn, self._adopted, key)
+                self._adopting[key] = adoption = _Adoption(key, lease, conn)
+                self._leases.adopt(lease, conn, self._adopted, adoption)
 
-    def _adopted(self, key: bytes, reply: Any, _: int) -> None:
-        lease, conn = self._adopting[key]
+    def _adopted(self, adoption: _Adoption, reply: Any, _: int) -> None:
+        key, lease, conn = adoption
+        if self._adopting.get(key) is not adoption:
+            return  # a later decision has taken its place
         if isinstance(reply, Exception) and not isinstance(reply, StoreDamaged):
-            self._loop.call_later(ADOPT_AGAIN_S, self._adopt_again, key)
+            self._loop.call_later(ADOPT_AGAIN_S, self._adopt_again, adoption)
             return
         del self._adopting[key]
         self._relieve()
         self.adopted(key, lease, conn, reply)
 
-    def _adopt_again(self, key: bytes) -> None:
+    def _adopt_again(self, adoption: _Adoption) -> None:
+        if self._adopting.get(adoption.key) is not adoption:
+            return
         if self.closed or self.ending:
-            del self._adopting[key]
+            del self._adopting[adoption.key]
             self.wake()
         else:
-            lease, conn = self._adopting[key]
-            self._leases.adopt(lease, conn, self._adopted, key)
+            self._leases.adopt(adoption.lease, adoption.conn, self._adopted, adoption)
 
     def adopted(self, key: bytes, lease: Lease, conn: str, reply: Any) -> None:
         """What the store answered to an adoption by this stream."""

@@ -71,6 +71,7 @@ class Attempt:
         "_n",
         "_pending",
         "_waiter",
+        "came_on",
         "closing",
         "command",
         "deadline",
@@ -100,7 +101,9 @@ class Attempt:
         self.workflow = workflow
         self.host = host
         self.stream = stream
-        """Stream that the lease belongs to."""
+        """Stream that the lease belongs to, or is on its way to."""
+        self.came_on = stream
+        """Stream that delivered the turn."""
         self.deadline = deadline
         """End of the attempt timeout, in the loop's time."""
         self.task: asyncio.Task[None] | None = None

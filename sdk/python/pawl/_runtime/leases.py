@@ -9,14 +9,16 @@ from typing import TypeVar
 
 from pawl._reasons import refusal_error
 from pawl._transport import Backoff, Transport
-from pawl.errors import ServerError
-from pawl.v1.worker_service_pb2 import AdoptLeasesRequest, RenewLeasesRequest, RenewResult
+from pawl.errors import DeadlineExceeded, ServerError
+from pawl.v1.worker_service_pb2 import RenewLeasesRequest, RenewResult
 
 log = logging.getLogger("pawl.worker")
 
 MAX_LEASES = 256
-CALL_TIMEOUT = 5.0
-_ADOPT_TRIES = 5
+DETACHED = 10.0
+"""Seconds that a detached lease lasts at most."""
+CALL_TIMEOUT = 2.0
+"""Seconds for one call: a fraction of what a detached lease lasts."""
 
 T = TypeVar("T")
 
@@ -27,10 +29,10 @@ def chunks(items: Sequence[T], size: int = MAX_LEASES) -> list[Sequence[T]]:
 
 
 class LeaseKeeper:
-    """Between two streams: detaches what is held at once, then renews it every third of the lease.
+    """While no stream is open: detaches what is held at once, and again at a third of what remains.
 
     Detaching parts the leases from the stream that was lost, so that the server, when it notices, does not
-    shorten them.
+    shorten them. They are short from then on: if this worker dies now, others soon have its turns.
     """
 
     def __init__(
@@ -43,26 +45,15 @@ class LeaseKeeper:
         self._held = held
         self._over = over
         self._task: asyncio.Task[None] | None = None
-        self._detached = asyncio.Event()
 
-    def start(self, lease_timeout: float) -> None:
-        """Begins, with the shortest lease held, in seconds."""
-        if self._task is None and self._held():
-            self._detached.clear()
-            self._task = asyncio.get_running_loop().create_task(self._keep(lease_timeout / 3))
+    def start(self, ordinal: int) -> None:
+        """Begins, or begins anew, with all that is held now.
 
-    async def ready_to_adopt(self, timeout: float) -> None:
-        """Waits until the first detach was answered, at most `timeout` seconds.
-
-        A detach that arrives after the next stream has adopted the leases would part them from that one.
+        `ordinal` numbers the decision, so that no stream opened later loses its leases by it.
         """
-        if self._task is None:
-            return
-        try:
-            async with asyncio.timeout(timeout):
-                await self._detached.wait()
-        except TimeoutError:
-            pass
+        self.stop()
+        if self._held():
+            self._task = asyncio.get_running_loop().create_task(self._keep(ordinal))
 
     def stop(self) -> None:
         """Ends: a stream has the leases again."""
@@ -70,58 +61,44 @@ class LeaseKeeper:
             self._task.cancel()
             self._task = None
 
-    async def _keep(self, interval: float) -> None:
+    async def _keep(self, ordinal: int) -> None:
         backoff = Backoff(0.05, 1.0)
-        detach = True
         try:
             while leases := self._held():
-                if await self._renew(leases, detach):
-                    detach = False
-                    self._detached.set()
-                    backoff.reset()
-                    await asyncio.sleep(interval)
+                remaining = await self._detach(leases, ordinal)
+                if remaining is None:
+                    await asyncio.sleep(backoff.next())
                 else:
-                    await asyncio.sleep(min(backoff.next(), interval))
+                    backoff.reset()
+                    await asyncio.sleep(remaining / 3)
         finally:
-            self._detached.set()
             if self._task is asyncio.current_task():
                 self._task = None
 
-    async def _renew(self, leases: list[bytes], detach: bool) -> bool:
+    async def _detach(self, leases: list[bytes], ordinal: int) -> float | None:
+        """Detaches all; the seconds that the shortest of them lasts, None if a call failed."""
+        remaining = DETACHED
         try:
             for part in chunks(leases):
-                request = RenewLeasesRequest(leases=part, detach=detach)
+                request = RenewLeasesRequest(leases=part, detach=True, ordinal=ordinal)
                 answer = await self._transport.call(
                     self._transport.stubs.workers.RenewLeases, request, timeout=CALL_TIMEOUT, retry=False
                 )
-                self.apply(answer.results)
+                remaining = min(remaining, self._apply(answer.results))
         except ServerError as error:
             log.debug("leases not renewed: %s", error)
-            return False
-        return True
+            if isinstance(error, DeadlineExceeded):
+                # A server that hangs: a connection of its own may lead to another one.
+                self._transport.connect_anew()
+            return None
+        return remaining
 
-    async def adopt(self, session: str, ordinal: int, leases: list[bytes]) -> None:
-        """Moves leases to an open stream of the session: those beyond what its hello could carry.
-
-        What does not get through is left to the stream's beats, which name every lease.
-        """
-        for part in chunks(leases):
-            request = AdoptLeasesRequest(session=session, stream_ordinal=ordinal, leases=part)
-            backoff = Backoff(0.05, 1.0)
-            for _ in range(_ADOPT_TRIES):
-                try:
-                    answer = await self._transport.call(
-                        self._transport.stubs.workers.AdoptLeases, request, timeout=CALL_TIMEOUT, retry=False
-                    )
-                except ServerError as error:
-                    log.info("leases not adopted: %s", error)
-                    await asyncio.sleep(backoff.next(error.retry_after))
-                else:
-                    self.apply(answer.results)
-                    break
-
-    def apply(self, results: Sequence[RenewResult]) -> None:
-        """Reports the leases that are over."""
+    def _apply(self, results: Sequence[RenewResult]) -> float:
+        """Reports the leases that are over; the seconds that the shortest of the others lasts."""
+        shortest = DETACHED
         for result in results:
             if result.HasField("refusal"):
                 self._over(result.lease, refusal_error(result.refusal))
+            elif result.HasField("remaining"):
+                shortest = min(shortest, result.remaining.ToTimedelta().total_seconds())
+        return shortest

@@ -1,38 +1,33 @@
-"""The worker at work: attempts, the current stream, and the way from one stream to the next."""
+"""The worker at work: attempts, the slots they take, and the streams that have their leases."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from pawl._reasons import refusal_error
 from pawl._runtime.attempt import Attempt
 from pawl._runtime.executor import Executor
 from pawl._runtime.failures import failure_message
-from pawl._runtime.leases import MAX_LEASES, LeaseKeeper
-from pawl._runtime.seldom import Seldom
+from pawl._runtime.leases import LeaseKeeper
+from pawl._runtime.links import Links
 from pawl._runtime.stream import WorkStream
 from pawl._runtime.watchdog import Renewer, Watchdog
-from pawl._transport import Backoff, Transport, WorkCall
-from pawl.errors import InvalidField, ServerError, Unavailable, Unimplemented
+from pawl._transport import Transport, WorkCall
+from pawl.errors import ServerError
 from pawl.v1.error_pb2 import REASON_SUPERSEDED
 from pawl.v1.worker_service_pb2 import CommandResult, Fail, LeasedTurn, LeaseEvent, WorkHello
 from pawl.workflow import Workflow
 
 log = logging.getLogger("pawl.worker")
 
-OPEN_TIMEOUT = 10.0
-DETACH_TIMEOUT = 1.0
 LAST_WORDS = 2.0
 """Seconds that a stopping worker waits for the answers to what it gave back."""
-STEADY = 5.0
-"""Seconds after which a stream counts as working, so that the next reconnect starts with a short delay."""
 
 
 class Runtime:
-    """Runs turns from one stream after another until it is stopped.
+    """Runs turns from streams until it is stopped; see links.py for which streams there are.
 
     `concurrency` slots are at any time either held by running attempts or granted to the server as credits. A
     slot is free again as soon as an attempt's last command is given, so that the server can hand out the next
@@ -43,38 +38,27 @@ class Runtime:
         self,
         *,
         transport: Transport,
-        dial: Callable[[], WorkCall],
+        dial: Callable[[str], WorkCall],
         renewer: Renewer,
         workflows: dict[tuple[str, str], Workflow],
         hello: WorkHello,
         concurrency: int,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self._transport = transport
-        self._address = transport.address
-        self._dial = dial
         self._workflows = workflows
-        self._hello = hello
         self._concurrency = concurrency
         self._attempts: dict[bytes, Attempt] = {}
         self._by_instance: dict[str, Attempt] = {}
         self._busy = 0
-        self._current: WorkStream | None = None
-        self._streams: dict[WorkStream, asyncio.Task[None]] = {}
-        self._ordinal = 0
-        self._welcome = False
-        self._down_since: float | None = None
-        self._report_down = Seldom(log)
-        self._report_again = Seldom(log)
+        self._links = Links(self, dial, transport.address, hello, concurrency)
         self._changed = asyncio.Event()
         self._stopping = False
         self._ended = asyncio.Event()
         self._shortest_lease = 60.0
         self._executor = Executor(self.loop, concurrency)
-        self._keeper = LeaseKeeper(transport, lambda: list(self._attempts), self._lease_over)
+        self._keeper = LeaseKeeper(transport, self._adrift, self._lease_over)
         self._watchdog = Watchdog(renewer, self._alive, self._over_from_thread)
         self._ticker: asyncio.TimerHandle | None = None
-        self._helpers: set[asyncio.Task[None]] = set()
 
     # Life.
 
@@ -86,14 +70,14 @@ class Runtime:
         """
         self._watchdog.start()
         self._tick()
-        connector = self.loop.create_task(self._stay_connected())
+        connector = self.loop.create_task(self._links.run())
         ended = self.loop.create_task(self._ended.wait())
         try:
             await asyncio.wait({connector, ended}, return_when=asyncio.FIRST_COMPLETED)
             if connector.done():
                 connector.result()
             connector.cancel()
-            await self._say_goodbye()
+            await self._links.close(LAST_WORDS)
         finally:
             connector.cancel()
             ended.cancel()
@@ -131,13 +115,6 @@ class Runtime:
             attempt.releasing = True
             attempt.task.cancel(attempt.ended)
 
-    async def _say_goodbye(self) -> None:
-        tasks = list(self._streams.values())
-        for stream in self._streams:
-            stream.end()
-        if tasks:
-            await asyncio.wait(tasks, timeout=LAST_WORDS)
-
     def _clean_up(self) -> None:
         self._watchdog.stop()
         self._keeper.stop()
@@ -145,8 +122,7 @@ class Runtime:
             self._ticker.cancel()
         for attempt in list(self._attempts.values()):
             attempt.abandon("the worker has stopped")
-        for task in [*self._streams.values(), *self._helpers]:
-            task.cancel()
+        self._links.cancel()
         self._executor.close()
 
     def _tick(self) -> None:
@@ -155,119 +131,83 @@ class Runtime:
         self._watchdog.tick()
         self._ticker = self.loop.call_later(self._watchdog.tick_interval, self._tick)
 
-    # Streams.
+    # Streams: what Links asks and says.
 
-    async def _stay_connected(self) -> None:
-        backoff = Backoff(0.05, 5.0)
-        while True:
-            if self._current is not None and not self._current.draining:
-                self._changed.clear()
-                await self._changed.wait()
-                continue
-            if self._ordinal:
-                await asyncio.sleep(backoff.next())
-            try:
-                stream = await self._open()
-            except ServerError as error:
-                if isinstance(error, InvalidField | Unimplemented) and not self._welcome:
-                    raise
-                self._down(error)
-            else:
-                self._report_up(stream)
-                self._welcome = True
-                backoff.ease(0.2)
-                self.loop.call_later(STEADY, self._steady, stream, backoff)
+    def held(self) -> list[bytes]:
+        """Leases that a stream is to bring home."""
+        return [attempt.lease for attempt in self._attempts.values() if not attempt.closing]
 
-    def _down(self, error: ServerError) -> None:
-        """Says that there is no stream: at once, then now and then."""
-        if self._down_since is None:
-            self._down_since = self.loop.time()
-        self._report_down(logging.WARNING, "not connected to %s, trying on: %s", self._address, error)
+    def spare(self) -> int:
+        """How many turns there is room for."""
+        return 0 if self._stopping else max(0, self._concurrency - self._busy)
 
-    def _report_up(self, stream: WorkStream) -> None:
-        after = ""
-        if self._down_since is not None:
-            after = f" after {self.loop.time() - self._down_since:.1f} s"
-            self._down_since = None
-        if self._welcome:
-            self._report_again(
-                logging.INFO, "connected again to %s (server run %s)%s", self._address, stream.server, after
-            )
-        else:
-            log.info("connected to %s (server run %s)%s", self._address, stream.server, after)
-
-    async def _open(self) -> WorkStream:
-        """Opens a stream and moves the leases there. Raises ServerError."""
-        self._ordinal += 1
-        stream = WorkStream(self._dial(), self._ordinal, self)
-        # Until the stream is open nothing may change hands: what is held now is what its hello says.
-        await self._keeper.ready_to_adopt(DETACH_TIMEOUT)
-        held = [attempt.lease for attempt in self._attempts.values() if not attempt.closing]
-        hello = WorkHello()
-        hello.CopyFrom(self._hello)
-        hello.stream_ordinal = self._ordinal
-        hello.leases.extend(held[:MAX_LEASES])
-        credits_now = 0 if self._stopping else max(0, self._concurrency - self._busy)
-        task = self.loop.create_task(self._serve(stream, hello, credits_now))
-        self._streams[stream] = task
-        await asyncio.wait({task, stream.opened}, timeout=OPEN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
-        if not stream.opened.done():
-            await stream.cut("the server did not answer")
-            await task
-            raise stream.error or Unavailable("the stream ended at once")
-        self._switch(stream)
-        if held[MAX_LEASES:]:
-            self._help(self._keeper.adopt(hello.session, stream.ordinal, held[MAX_LEASES:]))
-        return stream
-
-    def _steady(self, stream: WorkStream | None, backoff: Backoff) -> None:
-        if stream is self._current:
-            backoff.reset()
-
-    def _switch(self, stream: WorkStream) -> None:
-        """Makes a freshly opened stream the current one."""
-        previous, self._current = self._current, stream
+    def joined(self, stream: WorkStream) -> None:
+        """A stream is open: it takes what is on none of the others, and its share of the slots."""
         self._keeper.stop()
-        # Slots may have become free while the stream was opening.
-        self._offer(stream)
-        for attempt in list(self._attempts.values()):
-            attempt.stream = stream
-            if attempt.command is not None and attempt.sent_on not in self._streams:
-                stream.send(attempt)
-        if previous is not None:
-            previous.end()
+        live = self._links.live
+        self._move([a for a in self._attempts.values() if a.stream not in live], stream)
+        self._grant()
 
-    async def _serve(self, stream: WorkStream, hello: WorkHello, credits_now: int) -> None:
-        try:
-            await stream.run(hello, credits_now)
-        except ServerError as error:
-            stream.error = error
-            if self._current is stream and not self._ended.is_set():
-                self._down(error)
-            else:
-                log.debug("work stream %d ended: %s", stream.ordinal, error)
-        except Exception:
-            log.exception("work stream %d broke", stream.ordinal)
-        finally:
-            self._lost(stream)
+    def leaving(self, stream: WorkStream, *, gone: bool) -> None:
+        """A stream is to be left: its leases go to another one, if there is one by now."""
+        to = self._links.best()
+        if to is None:
+            return
+        mine = [attempt for attempt in self._attempts.values() if attempt.stream is stream]
+        self._move(mine, to)
+        if gone:
+            # It may not answer any more; what it answers nevertheless is the same.
+            self._send_again(stream, to)
+        self._grant()
 
-    def _lost(self, stream: WorkStream) -> None:
-        del self._streams[stream]
-        if self._current is stream:
-            self._current = None
-            if not self._ended.is_set():
-                self._keeper.start(self._shortest_lease)
+    def lost(self, stream: WorkStream) -> None:
+        """A stream has ended."""
+        to = self._links.best()
+        if to is not None:
+            mine = [attempt for attempt in self._attempts.values() if attempt.stream is stream]
+            self._move(mine, to)
+            self._grant()
+        elif not self._ended.is_set() and (stream.named or stream.opened.done()):
+            # It may have got what it named although its answer never came.
+            self._keeper.start(self._links.decide())
+        self._send_again(stream, to)
+
+    def _move(self, attempts: list[Attempt], to: WorkStream) -> None:
+        """Has leases brought to a stream. The one that has them stays open until they are there."""
+        leases = []
+        for attempt in attempts:
+            before, attempt.stream = attempt.stream, to
+            if not (attempt.closing and attempt.command is not None):
+                if before is not None and self._links.usable(before):
+                    before.handing.add(attempt.lease)
+                if attempt.lease not in to.named:
+                    leases.append(attempt.lease)
+            if attempt.command is not None and not self._links.usable(attempt.sent_on):
+                to.send(attempt)
+        if leases:
+            to.adopt(self._links.decide(), leases)
+        self._let_go()
+
+    def _send_again(self, stream: WorkStream, to: WorkStream | None) -> None:
+        """Commands that a stream may not answer any more go out on another one, or on the next."""
         for attempt in list(self._attempts.values()):
             if attempt.sent_on is stream:
                 attempt.sent_on = None
-                if self._current is not None and attempt.command is not None:
-                    self._current.send(attempt)
-        self._changed.set()
+                if to is not None and attempt.command is not None:
+                    to.send(attempt)
 
-    def _help(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(work)
-        self._helpers.add(task)
-        task.add_done_callback(self._helpers.discard)
+    def _arrived(self, lease: bytes) -> None:
+        """A lease has come to another stream, or is over."""
+        for stream in self._links.leaving:
+            stream.handing.discard(lease)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Ends the streams that have nothing more to hand over, as soon as there is another one."""
+        if self._links.live:
+            for stream in self._links.leaving:
+                if not stream.handing:
+                    stream.end()
 
     # From streams.
 
@@ -277,7 +217,7 @@ class Runtime:
         if known is not None:
             # Delivered again, because the server could not know that it had arrived.
             known.stream = stream
-            self._offer(stream)
+            self._grant()
             return
         older = self._by_instance.get(turn.instance_id)
         if older is not None:
@@ -289,6 +229,7 @@ class Runtime:
         self._attempts[attempt.lease] = attempt
         self._by_instance[turn.instance_id] = attempt
         self._busy += 1
+        stream.running += 1
         if lease_timeout < self._shortest_lease:
             self._shortest_lease = lease_timeout
             self._watchdog.expect(lease_timeout)
@@ -307,23 +248,29 @@ class Runtime:
             attempt.answered(result, stream)
 
     def lease_event(self, event: LeaseEvent, stream: WorkStream) -> None:
-        """Takes note of a lease that was adopted, or stops its attempt."""
+        """Takes note of a lease that has come to a stream, or stops its attempt."""
         attempt = self._attempts.get(event.lease)
-        if attempt is None:
-            return
-        if attempt.stream is not None and stream.ordinal < attempt.stream.ordinal:
-            return
         if event.HasField("ended"):
             if event.ended.reason == REASON_SUPERSEDED and self.superseded(stream):
                 return  # by a stream of this worker, which says so itself
-            self._lease_over(event.lease, refusal_error(event.ended))
-        else:
-            attempt.stream = stream
+            if attempt is not None:
+                self._lease_over(event.lease, refusal_error(event.ended))
+        elif attempt is not None and attempt.stream is not stream:
+            return  # it has been asked for by another one since
+        self._arrived(event.lease)
+
+    def opened(self, stream: WorkStream) -> None:
+        """Passes on that a server has said hello."""
+        self._links.opened(stream)
 
     def drain(self, stream: WorkStream) -> None:
-        """Has another stream opened."""
-        log.info("the server of work stream %d is stopping; moving to another stream", stream.ordinal)
-        self._changed.set()
+        """Moves to other streams."""
+        log.info("work stream %d is asked to move", stream.ordinal)
+        self._links.leave(stream)
+
+    def servers(self, servers: dict[str, str], stream: WorkStream) -> None:
+        """Passes on which servers there are."""
+        self._links.learn(servers, stream)
 
     def leases_on(self, stream: WorkStream) -> list[bytes]:
         """Leases that a beat names: all of the stream, except those whose last command is under way on it."""
@@ -336,34 +283,52 @@ class Runtime:
     # From attempts.
 
     def transmit(self, attempt: Attempt) -> None:
-        """Sends the attempt's command, now or with the next stream."""
-        if self._current is not None:
-            self._current.send(attempt)
+        """Sends the attempt's command, on the stream that has its lease, or another one, or the next."""
+        stream = attempt.stream if self._links.usable(attempt.stream) else self._links.best()
+        if stream is not None:
+            stream.send(attempt)
 
     def superseded(self, stream: WorkStream | None) -> bool:
         """True if the worker itself has a newer stream than this one, open or about to be."""
-        return stream is not None and stream.ordinal < self._ordinal
+        return stream is not None and stream.ordinal < self._links.newest
 
     def free(self, attempt: Attempt) -> None:
         """Takes back a slot and grants it anew."""
         if attempt.holds_slot:
             attempt.holds_slot = False
             self._busy -= 1
-            if self._current is not None:
-                self._offer(self._current)
+            if attempt.came_on is not None:
+                attempt.came_on.running -= 1
+            self._grant(attempt.came_on)
 
     def forget(self, attempt: Attempt) -> None:
         """Drops an attempt whose lease is over."""
         if self._attempts.get(attempt.lease) is attempt:
             del self._attempts[attempt.lease]
+            if self._links.leaving:
+                self._arrived(attempt.lease)
         if self._by_instance.get(attempt.turn.instance_id) is attempt:
             del self._by_instance[attempt.turn.instance_id]
         if not self._attempts:
             self._changed.set()
 
-    def _offer(self, stream: WorkStream) -> None:
-        if not self._stopping:
-            stream.offer(self._concurrency - self._busy)
+    def _grant(self, first: WorkStream | None = None) -> None:
+        """Gives free slots to the streams that have the least of them; of several, `first` goes first."""
+        live = self._links.live
+        free = self._concurrency - self._busy - self._links.granted
+        if self._stopping or not live:
+            return
+        while free > 0:
+            least = min(stream.load for stream in live)
+            poor = [stream for stream in live if stream.load == least]
+            stream = first if first in poor else poor[0]
+            count = free if len(live) == 1 else max(1, free // (2 * len(live)))
+            stream.grant(count)
+            free -= count
+
+    def _adrift(self) -> list[bytes]:
+        """Leases that are on no open stream."""
+        return [a.lease for a in self._attempts.values() if not self._links.usable(a.stream)]
 
     # Leases that ended elsewhere.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from pawl._runtime.attempt import Attempt
@@ -14,6 +15,7 @@ from pawl.v1.worker_service_pb2 import (
     CommandResult,
     LeasedTurn,
     LeaseEvent,
+    ServerHello,
     WorkHello,
     WorkRequest,
     WorkResponse,
@@ -41,8 +43,14 @@ class Receiver(Protocol):
     def lease_event(self, event: LeaseEvent, stream: WorkStream) -> None:
         """A lease was adopted, or ended."""
 
+    def opened(self, stream: WorkStream) -> None:
+        """The server has said hello; nothing else has come from it before."""
+
     def drain(self, stream: WorkStream) -> None:
         """The server asks to move to another stream."""
+
+    def servers(self, servers: dict[str, str], stream: WorkStream) -> None:
+        """The server names the servers of the namespace: addresses by run."""
 
     def leases_on(self, stream: WorkStream) -> list[bytes]:
         """Leases held on a stream, for its beats."""
@@ -50,21 +58,32 @@ class Receiver(Protocol):
 
 
 class WorkStream:
-    """One stream from hello to end."""
+    """One stream from hello to end. `expected` is the server's run, if it must be a certain one."""
 
-    def __init__(self, call: WorkCall, ordinal: int, receiver: Receiver) -> None:
+    def __init__(self, call: WorkCall, ordinal: int, receiver: Receiver, expected: str = "") -> None:
         self.ordinal = ordinal
         self.draining = False
+        """True if the stream is to be left."""
         self.opened = asyncio.get_running_loop().create_future()
         """Done once the server has said hello."""
         self.server = ""
         """Id of the server's run."""
+        self.expected = expected
+        self.servers: dict[str, str] = {}
+        """Addresses of servers by run, as this one named them last."""
+        self.named: frozenset[bytes] = frozenset()
+        """Leases in its first frame."""
+        self.handing: set[bytes] = set()
+        """Leases that other streams have asked for and not yet got; the stream stays open until they have."""
+        self.running = 0
+        """Turns delivered here whose handlers run."""
         self.error: ServerError | None = None
         """What the stream ended with."""
         self._call = call
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._out: deque[Attempt] = deque()
+        self._adoptions: deque[tuple[int, bytes]] = deque()
         self._hello: WorkHello | None = None
         self._received = 0
         self._credits = 0
@@ -80,13 +99,37 @@ class WorkStream:
         self._next_beat = 0.0
         self._beat_timer: asyncio.TimerHandle | None = None
         self._silent = 0
+        self._heard = 0.0
         self._lost: str | None = None
+
+    @property
+    def stranger(self) -> bool:
+        """True if another server answers than the one that was expected."""
+        return bool(self.expected) and self.server != self.expected
+
+    @property
+    def outstanding(self) -> int:
+        """Credits that the server may still use."""
+        return self._credits - self._delivered
+
+    @property
+    def load(self) -> int:
+        """Turns that run or may yet come by this stream."""
+        return self.outstanding + self.running
+
+    @property
+    def silent(self) -> bool:
+        """Whether the server has missed a beat."""
+        return self._loop.time() - self._heard > 1.25 * self._beat_interval
 
     # What the runtime asks for.
 
-    async def run(self, hello: WorkHello, credits_now: int) -> None:
-        """Opens the stream and serves it until it ends. Raises the ServerError that it ended with, if any."""
+    def begin(self, hello: WorkHello, credits_now: int) -> None:
+        """Says what the first frame is."""
         self._hello, self._credits, self._dirty = hello, credits_now, True
+
+    async def run(self) -> None:
+        """Opens the stream and serves it until it ends. Raises the ServerError that it ended with, if any."""
         writer = self._loop.create_task(self._write_frames())
         try:
             await self._read_frames()
@@ -104,17 +147,21 @@ class WorkStream:
         self._out.append(attempt)
         self.wake()
 
-    def offer(self, slots: int) -> None:
-        """Says how many turns the worker could take now, and grants what the server does not know of."""
-        wanted = self._delivered + slots
-        if wanted > self._credits:
-            self._credits = wanted
-            self.wake()
+    def adopt(self, ordinal: int, leases: Sequence[bytes]) -> None:
+        """Asks for leases of other streams, by a decision of this number."""
+        self._adoptions.extend((ordinal, lease) for lease in leases)
+        self.wake()
+
+    def grant(self, count: int) -> None:
+        """Lets the server hand out more turns."""
+        self._credits += count
+        self.wake()
 
     def end(self) -> None:
         """Asks the server to end the stream after the answers to what was sent."""
-        self._ending = True
-        self.wake()
+        if not self._ending:
+            self._ending = True
+            self.wake()
 
     async def cut(self, why: str = "") -> None:
         """Gives the stream up."""
@@ -147,6 +194,8 @@ class WorkStream:
             frame.hello.CopyFrom(self._hello)
             self._hello = None
             return frame
+        if self._adoptions:
+            self._add_adoptions(frame)
         if self._out:
             self._add_commands(frame)
         if self._beat_due:
@@ -156,7 +205,7 @@ class WorkStream:
             self._add_beat(frame)
         elif self._beat_leases:
             self._add_beat(frame)
-        if self._ending and not self._out:
+        if self._ending and not self._out and not self._adoptions:
             frame.end = True
         return frame
 
@@ -167,6 +216,15 @@ class WorkStream:
         frame.beat.leases.extend(part)
         if self._beat_leases:
             frame.beat.partial = True
+            self._dirty = True
+
+    def _add_adoptions(self, frame: WorkRequest) -> None:
+        for _ in range(min(MAX_ITEMS, len(self._adoptions))):
+            ordinal, lease = self._adoptions.popleft()
+            if not frame.adoptions or frame.adoptions[-1].ordinal != ordinal:
+                frame.adoptions.add(ordinal=ordinal)
+            frame.adoptions[-1].leases.append(lease)
+        if self._adoptions:
             self._dirty = True
 
     def _add_commands(self, frame: WorkRequest) -> None:
@@ -196,7 +254,10 @@ class WorkStream:
     async def _read_frames(self) -> None:
         while (frame := await self._call.read()) is not None:
             self._silent = 0
+            self._heard = self._loop.time()
             self._received = frame.frame
+            if frame.HasField("hello"):
+                self._open(frame.hello)
             if frame.turns:
                 self._delivered += len(frame.turns)
                 for turn in frame.turns:
@@ -205,27 +266,28 @@ class WorkStream:
                 self.wake()
             for result in frame.results:
                 self._receiver.answer(result, self)
-            if frame.lease_events or frame.HasField("hello") or frame.HasField("drain"):
+            if frame.lease_events or frame.HasField("fleet") or frame.HasField("drain"):
                 self._take_news(frame)
 
     def _take_news(self, frame: WorkResponse) -> None:
-        if frame.HasField("hello"):
-            self._open(frame)
         for event in frame.lease_events:
             self._receiver.lease_event(event, self)
+        if frame.HasField("fleet"):
+            servers = {one.server_run: one.address for one in frame.fleet.servers}
+            self._receiver.servers(servers, self)
         if frame.HasField("drain"):
-            self.draining = True
             self._receiver.drain(self)
         self.wake()
 
-    def _open(self, frame: WorkResponse) -> None:
-        hello = frame.hello
+    def _open(self, hello: ServerHello) -> None:
         self.server = hello.server_run
         self._max_frame = hello.max_frame_bytes
         self._beat_interval = hello.beat_interval.ToTimedelta().total_seconds() or DEFAULT_BEAT
         self._plan_beat()
         if not self.opened.done():
             self.opened.set_result(None)
+            self._receiver.opened(self)
+        self.wake()
 
     # Beats.
 

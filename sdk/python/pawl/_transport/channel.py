@@ -61,11 +61,16 @@ class ServerStream(Protocol[Response_co]):
 
 
 class Transport:
-    """One connection to a server and its stubs. Belongs to the event loop of its first call."""
+    """One connection to a server and its stubs. Belongs to the event loop of its first call.
 
-    def __init__(self, address: str) -> None:
+    With `own` it shares its socket with nobody.
+    """
+
+    def __init__(self, address: str, *, own: bool = False) -> None:
         self.address = address
+        self._own = own
         self._closed = False
+        self._given_up: set[asyncio.Task[None]] = set()
         self._channel: grpc.aio.Channel | None = None
 
     @property
@@ -79,7 +84,8 @@ class Transport:
             raise Unavailable(CLOSED)
         if self._channel is None:
             forks.use(asyncio=True)
-            self._channel = grpc.aio.insecure_channel(self.address, options=channel_options())
+            options = channel_options(own_connection=self._own)
+            self._channel = grpc.aio.insecure_channel(self.address, options=options)
             self._stubs = AioStubs(self._channel)
 
     def stub(self, kind: Callable[[grpc.aio.Channel], S]) -> S:
@@ -127,9 +133,19 @@ class Transport:
         finally:
             call.cancel()
 
+    def connect_anew(self) -> None:
+        """Gives the connection up: the next call makes another one. Calls under way fail."""
+        if self._channel is not None:
+            closing = asyncio.get_running_loop().create_task(self._channel.close())
+            self._given_up.add(closing)
+            closing.add_done_callback(self._given_up.discard)
+            self._channel = None
+
     async def close(self) -> None:
         """Closes the connection; calls under way fail."""
         self._closed = True
+        if self._given_up:
+            await asyncio.wait(self._given_up)
         if self._channel is not None:
             await self._channel.close()
             self._channel = None
