@@ -97,12 +97,33 @@ def _compare(base: str, workloads: list[str], scripts: bool, quick: bool) -> Non
             subprocess.run(["git", "worktree", "remove", "--force", str(other)], cwd=ROOT, check=False)
 
 
+def _sweeps(scaling: bool, soak: float, quick: bool) -> bool:
+    """Runs the sweeps; False if a count is wrong or a bar is missed."""
+    from bench.scaling import KEPT, ROUNDS, STORED, run_scaling
+    from bench.workloads import run_soak
+
+    good = True
+    if scaling:
+        sizes = ((100, 1_000), (0, 40), 2) if quick else (STORED, KEPT, ROUNDS)
+        rows = asyncio.run(run_scaling(*sizes))
+        for row in rows:
+            click.echo(json.dumps(row))
+        good = all(row["exact"] for row in rows)
+    if soak:
+        row = asyncio.run(run_soak(soak))
+        click.echo(json.dumps(row))
+        good = good and row["exact"] and row["growth"] <= 1.1
+    return good
+
+
 @click.command()
 @click.option("--workloads", default="", help="Comma-separated; default all: W1,W1b,W2,W3,W4,W6,W7.")
 @click.option("--scripts", is_flag=True, help="Replay the script calls of W1 without gRPC.")
+@click.option("--scaling", is_flag=True, help="Cost of a turn as more is stored.")
+@click.option("--soak", default=0.0, help="Steady load for so many minutes; memory must not grow.")
 @click.option("--base", default="", help="Compare with this commit, interleaved, five rounds, medians.")
 @click.option("--quick", is_flag=True, help="Small sizes: a look, not a result.")
-def main(workloads: str, scripts: bool, base: str, quick: bool) -> None:
+def main(workloads: str, scripts: bool, scaling: bool, soak: float, base: str, quick: bool) -> None:
     """Measures the workloads; one JSON line each."""
     from bench.workloads import QUICK, WORKLOADS, Sizes, run
 
@@ -110,6 +131,8 @@ def main(workloads: str, scripts: bool, base: str, quick: bool) -> None:
     unknown = [name for name in names if name not in WORKLOADS]
     if unknown:
         raise click.UsageError(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+    if scaling or soak:
+        sys.exit(0 if _sweeps(scaling, soak, quick) else 1)
     if base:
         _compare(base, names, scripts, quick)
         return

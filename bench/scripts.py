@@ -77,7 +77,7 @@ def _finish_item(turn: ClaimedTurn) -> scripts.FinishItem:
     )  # fmt: skip
 
 
-async def _drain(partition: PartitionHandle, limits: Limits, share: int) -> int:
+async def drain(partition: PartitionHandle, limits: Limits, share: int) -> int:
     """Claims once, then finishes and claims in lists until the partition is empty; the number of turns."""
     claimed = await scripts.claim(
         partition,
@@ -121,9 +121,9 @@ async def run_scripts(sizes: Sizes) -> dict[str, Any]:
             admit_seconds, admit_cpu = time.monotonic() - begin, await cpu() - before
             before, begin = await cpu(), time.monotonic()
             share = CONCURRENCY // len(store.partitions)
-            done = sum(await asyncio.gather(*(_drain(one, limits, share) for one in store.partitions)))
+            done = sum(await asyncio.gather(*(drain(one, limits, share) for one in store.partitions)))
             seconds, drain_cpu = time.monotonic() - begin, await cpu() - before
-            calibration = await _calibrate(probe, cpu)
+            calibration = await calibrate(probe, cpu)
         finally:
             await probe.aclose()
             await store.close()
@@ -139,7 +139,7 @@ async def run_scripts(sizes: Sizes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _calibrate(probe: redis.asyncio.Redis, cpu: Any) -> float:
+async def calibrate(probe: redis.asyncio.Redis, cpu: Any) -> float:
     """Median microseconds of Redis for ten HSETs in one script, pipelined by 64."""
     sha = await probe.script_load(CALIBRATION)
     samples = []

@@ -7,16 +7,20 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 from bench.fleet import Fleet
 from bench.slots import DONE, GO, MARK, STARTED, TIMES, WORKER
 from bench.worker_main import many, one, stuck
-from pawl import Client, Message
+from pawl import Client, Message, Retention, WorkflowType
 from pawl.client import NewInstance
 
 Row = dict[str, Any]
+
+SOAK_INSTANCES = 100
+SOAK_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -186,7 +190,7 @@ async def w4(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
 
 
 async def w6(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
-    """Bytes of the store's memory per instance: idle after creation, and with its first message waiting."""
+    """Bytes of the store's memory per instance: idle, with a message waiting, after three turns."""
     import redis.asyncio
 
     store = redis.asyncio.Redis(unix_socket_path=_socket(fleet))
@@ -207,13 +211,70 @@ async def w6(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
         )
         waiting = await used()
         exact = (await client.get(f"w6-{sizes.parked - 1:09d}")).pending_turns == 1
+        after = await _three_turns(fleet, client, sizes, used)
     finally:
         await store.aclose()
     return {
         "bytes": round((waiting - empty) / sizes.parked),
         "idle_bytes": round((idle - empty) / sizes.parked),
+        "three_turns_bytes": round((after - empty) / sizes.parked),
         "disk_bytes": round((fleet.store_bytes() - disk) / sizes.parked),
         "exact": exact,
+    }
+
+
+async def _three_turns(
+    fleet: Fleet, client: Client, sizes: Sizes, used: Callable[[], Awaitable[int]]
+) -> int:
+    """Has each instance finish the waiting turn and two more, of one step each; memory in use then."""
+    for number in (2, 3):
+        await client.send_many(
+            [
+                Message(f"w6-{i:09d}", {"n": i, "pad": "x" * 80}, id=f"m{number}")
+                for i in range(sizes.parked)
+            ]
+        )
+    fleet.start_worker()
+    fleet.slots.set(GO, 1)
+    await _until(fleet, lambda: _worker(fleet, DONE) >= 3 * sizes.parked, 300)
+    for i in range(sizes.parked - 1, 0, -sizes.parked // 10):
+        await client.await_turn(f"w6-{i:09d}", 3, wait=30)
+    return await used()
+
+
+async def soak(fleet: Fleet, client: Client, minutes: float) -> Row:
+    """Steady load: the store's memory after two minutes and at the end, which must not have grown."""
+    import redis.asyncio
+
+    store = redis.asyncio.Redis(unix_socket_path=_socket(fleet))
+    keep = Retention(min_turns=5, max_age=timedelta(seconds=1), max_turns=10)
+    await client.put_workflow_type(WorkflowType("bench-one", retention=keep))
+    fleet.start_worker()
+    fleet.slots.set(GO, 1)
+    samples: list[tuple[float, int]] = []
+    begin, number, sent = time.monotonic(), 0, 0
+    new = NewInstance(one)
+    while (seconds := time.monotonic() - begin) < minutes * 60:
+        batch = [
+            Message(f"soak-{i}", {"n": number, "pad": "x" * 90}, id=f"m{number}", create=new)
+            for i in range(SOAK_INSTANCES)
+        ]
+        await client.send_many(batch)
+        sent += len(batch)
+        number += 1
+        await _until(fleet, lambda done=sent: _worker(fleet, DONE) >= done)
+        if number % 20 == 0:
+            samples.append((seconds, (await store.info("memory"))["used_memory"]))
+        await asyncio.sleep(max(0.0, begin + number * SOAK_PAUSE_S - time.monotonic()))
+    await store.aclose()
+    early = [used for at, used in samples if at >= min(120, minutes * 12)][:5]
+    late = [used for _, used in samples][-5:]
+    return {
+        "turns_per_s": round(sent / (time.monotonic() - begin), 1),
+        "early_bytes": round(statistics.median(early)),
+        "late_bytes": round(statistics.median(late)),
+        "growth": round(statistics.median(late) / statistics.median(early), 3),
+        "exact": _worker(fleet, STARTED) == sent,
     }
 
 
@@ -250,6 +311,19 @@ async def w7(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
 WORKLOADS: dict[str, Callable[[Fleet, Client, Sizes], Awaitable[Row]]] = {
     "W1": w1, "W1b": w1b, "W2": w2, "W3": w3, "W4": w4, "W6": w6, "W7": w7,
 }  # fmt: skip
+
+
+async def run_soak(minutes: float) -> Row:
+    """Runs the soak on a fleet of its own."""
+    fleet = Fleet({"PAWL_LOG_LEVEL": "warning"})
+    try:
+        client = await fleet.start()
+        try:
+            return {"workload": "soak", "minutes": minutes, **await soak(fleet, client, minutes)}
+        finally:
+            await client.close()
+    finally:
+        fleet.stop()
 
 
 async def run(name: str, sizes: Sizes) -> Row:
