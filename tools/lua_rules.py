@@ -27,7 +27,6 @@ REPLY_WORDS = frozenset(
             "DAMAGED",
             "DELETING",
             "INSTANCE_DELETED",
-            "MOVING",
             "NEXT",
             "NOT_FOUND",
             "PENDING",
@@ -42,7 +41,7 @@ REPLY_WORDS = frozenset(
 )
 """Every word a script may answer. IMPLIED ones hold for all scripts and stand in no header."""
 
-IMPLIED = frozenset({"DAMAGED", "DELETING", "MOVING"})
+IMPLIED = frozenset({"DAMAGED", "DELETING"})
 
 READ_COMMANDS = frozenset(
     {

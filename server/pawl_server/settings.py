@@ -61,13 +61,19 @@ class Settings:
     insecure: bool = False
     """Allows listening beyond loopback although there are no credentials and no encryption yet."""
     redis_url: str | None = _setting(None, secret=True)
-    """`redis://`, `rediss://` or `unix://` URL of the store; unset: the embedded server in `data_dir`."""
+    """`redis://`, `rediss://` or `unix://` URL of the store; unset: the embedded server in `data_dir`.
+
+    Of a cluster any node, or several hosts with commas between them: `redis://a:6379,b:6379`.
+    """
     data_dir: Path = Path(".pawl")
     """Folder of the embedded server. One server at a time."""
     namespace: str = "default"
     """Namespace to work on, `[A-Za-z0-9_.-]{1,64}`."""
     partitions: int | None = _setting(None, low=1, high=1_024)
-    """Number of partitions of a namespace that does not exist yet; unset means 2, or what is stored."""
+    """Number of partitions of a namespace that does not exist yet.
+
+    Unset means what is stored, else 2, or 64 on a Redis Cluster.
+    """
     durability_assume: str | None = _setting(None, choices=("fsync", "everysec", "memory"))
     """Level to report where Redis hides its settings; the operator vouches for it."""
     virtual_time: bool = False
@@ -192,9 +198,15 @@ def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise BadSetting("PAWL_REDIS_URL", "begins with none of redis://, rediss://, unix://")
-    if not (parts.path if parts.scheme == "unix" else parts.hostname):
-        raise BadSetting("PAWL_REDIS_URL", "names no host and no socket")
-    try:
-        parts.port  # noqa: B018  reading it checks it
-    except ValueError:
-        raise BadSetting("PAWL_REDIS_URL", "has a port that is no number up to 65,535") from None
+    if parts.scheme == "unix":
+        if not parts.path:
+            raise BadSetting("PAWL_REDIS_URL", "names no host and no socket")
+        return
+    for host in parts.netloc.rpartition("@")[2].split(","):
+        one = urlsplit(f"//{host}")
+        if not one.hostname:
+            raise BadSetting("PAWL_REDIS_URL", "names no host and no socket")
+        try:
+            one.port  # noqa: B018  reading it checks it
+        except ValueError:
+            raise BadSetting("PAWL_REDIS_URL", "has a port that is no number up to 65,535") from None

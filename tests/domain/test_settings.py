@@ -91,6 +91,8 @@ def test_every_variable_is_documented() -> None:
         ("PAWL_REDIS_URL", "redis://"),
         ("PAWL_REDIS_URL", "unix://"),
         ("PAWL_REDIS_URL", "redis://h:port"),
+        ("PAWL_REDIS_URL", "redis://h:1,h:port"),
+        ("PAWL_REDIS_URL", "redis://u:p@h:1,,g:2"),
         ("PAWL_NAMESPACE", ""),
         ("PAWL_NAMESPACE", "a b"),
         ("PAWL_NAMESPACE", "{a}"),
@@ -123,6 +125,11 @@ def test_a_bad_value_names_its_variable(name: str, value: str) -> None:
         from_env({name: value})
     assert refused.value.setting == name
     assert str(refused.value).startswith(f"{name}: ")
+
+
+def test_a_cluster_may_be_named_by_several_hosts() -> None:
+    url = "rediss://user:secret@a.example:6380,b.example,[::1]:7000/0"
+    assert from_env({"PAWL_REDIS_URL": url}).redis_url == url
 
 
 def test_no_password_reaches_an_error() -> None:

@@ -17,7 +17,7 @@ import pawl.testing
 from pawl_server.domain.states import MOVES, TurnState
 from pawl_server.store import scripts_gen
 from pawl_server.store.bundle import load_bundles
-from pawl_server.store.errors import ScriptFailed, StoreMoving
+from pawl_server.store.errors import ScriptFailed
 from pawl_server.store.lua_header import LuaError
 from tests.lua.samples import FILES, PROBE, write
 from tools import spec_coverage
@@ -74,8 +74,6 @@ def test_replies_are_decoded(sample: ModuleType) -> None:
 
 
 def test_answers_that_are_no_reply(sample: ModuleType) -> None:
-    with pytest.raises(StoreMoving):
-        sample.probe_decode([0, [[b"MOVING"]], []])
     with pytest.raises(ScriptFailed, match="GONE"):
         sample.probe_decode([1, [[b"GONE"]], []])
 
@@ -94,10 +92,10 @@ async def test_a_call_passes_script_and_arguments(sample: ModuleType) -> None:
     assert set(sample.SCRIPTS) == {"probe", "read"}
 
 
-@pytest.mark.parametrize("word", ["ITEM", "DAMAGED", "MOVING"])
+@pytest.mark.parametrize("word", ["ITEM", "DAMAGED", "DELETING"])
 def test_reserved_reply_words(root: Path, word: str) -> None:
     write(root / "server/pawl_server/lua", {"transitions/probe.lua": PROBE.replace("GAP(", f"{word}(")})
-    with pytest.raises(LuaError, match="MOVING are taken"):
+    with pytest.raises(LuaError, match="DELETING are taken"):
         scripts.generate(root)
 
 

@@ -9,22 +9,39 @@ from typing import Any
 import pytest
 import uvloop
 
+from pawl_server.store.client import Store, StoreSettings
 from pawl_server.store.connection import Endpoint, Preparation
 from pawl_server.store.lane import Lane, LaneOptions, Link
 from pawl_server.store.script_call import Script
 from pawl_server.store.wire import Wire
 from tests.store import scripts
+from tests.support.redis_cluster import cluster, cluster_of_three
 from tests.support.redis_server import redis_server, redis_url
 
-__all__ = ["redis_server", "redis_url"]
+__all__ = ["cluster", "cluster_of_three", "redis_server", "redis_url"]
 
 Connect = Callable[..., Awaitable[Lane]]
+Open = Callable[..., Awaitable[Store]]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The loops that the tests run under."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def open_store() -> AsyncIterator[Open]:
+    """Opens stores; keyword arguments are those of StoreSettings."""
+    opened: list[Store] = []
+
+    async def open_(url: str, **settings: Any) -> Store:
+        opened.append(await Store.open(StoreSettings(url=url, **settings)))
+        return opened[-1]
+
+    yield open_
+    for store in opened:
+        await store.close()
 
 
 @pytest.fixture

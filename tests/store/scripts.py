@@ -47,6 +47,21 @@ return {1, {{'OK', redis.call('GET', KEYS[1])}}, {}}
 )
 """Answers the error ARGV[1] once, then OK with the number of runs."""
 
+STEP = script(
+    "step",
+    """
+local done = redis.call('HGET', KEYS[1], 'step:' .. ARGV[1])
+if done then return {1, {{'OK', tonumber(done)}}, {}} end
+local n = redis.call('HINCRBY', KEYS[1], 'steps', 1)
+redis.call('HSET', KEYS[1], 'step:' .. ARGV[1], n)
+redis.call('SET', string.sub(KEYS[1], 1, -5) .. 'i:' .. ARGV[1], n)
+return {1, {{'OK', n}}, {}}
+""",
+    priority=URGENT,
+    flags="allow-oom",
+)
+"""Keeps a receipt, then writes a key that did not exist: a node that has only some keys runs half of it."""
+
 ALL = [ECHO, ADD, ADD_FIRST, ADD_SECOND, ONCE, FAIL_FIRST]
 
 

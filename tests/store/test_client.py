@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from pawl_server.store import keys, scripts_gen
-from pawl_server.store.client import Store, StoreSettings
 from pawl_server.store.errors import StoreRefused, StoreUnavailable
+from tests.store.conftest import Open
 from tests.support.redis_server import RedisServer
 from tests.support.wait import wait_until
-
-Open = Callable[..., Awaitable[Store]]
-
-
-@pytest.fixture
-async def open_store() -> AsyncIterator[Open]:
-    """Opens stores; keyword arguments are those of StoreSettings."""
-    opened: list[Store] = []
-
-    async def open_(url: str, **settings: Any) -> Store:
-        opened.append(await Store.open(StoreSettings(url=url, **settings)))
-        return opened[-1]
-
-    yield open_
-    for store in opened:
-        await store.close()
 
 
 async def test_a_new_namespace_has_two_partitions(open_store: Open, redis_url: str) -> None:
@@ -95,6 +78,12 @@ async def test_a_wrong_password_is_refused_at_once(open_store: Open) -> None:
             assert "wrong" not in str(caught.value)
         store = await open_store(f"unix://:right@{server.socket}")
         await store.subscribe("run", lambda *_: None).wait_ready(10)
+
+
+async def test_a_database_that_does_not_exist_is_refused_at_once(open_store: Open, redis_url: str) -> None:
+    with pytest.raises(StoreRefused, match="no database 999") as caught:
+        await open_store(f"{redis_url}?db=999")
+    assert caught.value.setting == "redis_url"
 
 
 @pytest.mark.spec("R-STORE-7")

@@ -10,13 +10,15 @@ test, with every slot back where it was. Tests that kill nodes make a cluster of
 from __future__ import annotations
 
 from binascii import crc_hqx
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import hiredis
 import pytest
 
+from pawl_server.store.client import PartitionHandle, Store
+from pawl_server.store.script_call import Script
 from tests.support.redis_server import RedisServer, cluster_settings, free_port
 from tests.support.wait import wait_until, wait_until_sync
 
@@ -25,12 +27,19 @@ FORM_SECONDS = 20.0
 """Longest time until all nodes agree; a primary takes no writes in its first two seconds."""
 
 
+def address_of(store: Store, partition: PartitionHandle) -> str:
+    """The node that a store has a partition on; empty while none serves it."""
+    assert store._cluster is not None
+    return store._cluster.address(partition)
+
+
 class ClusterNode(RedisServer):
     """One node. `id` is what the cluster calls it."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, settings: dict[str, str] | None = None) -> None:
         self.bus_port = free_port()
-        super().__init__(port=free_port(), cluster=False, settings=cluster_settings(self.bus_port) | settings)
+        own = cluster_settings(self.bus_port) | {"repl-diskless-sync-delay": "0"}
+        super().__init__(port=free_port(), cluster=False, settings=own | (settings or {}))
 
     @property
     def id(self) -> str:
@@ -60,8 +69,10 @@ class ClusterNode(RedisServer):
 class RedisCluster:
     """Primaries that share the slots evenly, then replicas of the first ones. `url` names all of them."""
 
-    def __init__(self, primaries: int = 3, *, replicas: int = 0, **settings: str) -> None:
-        self.nodes = [ClusterNode(**settings) for _ in range(primaries + replicas)]
+    def __init__(
+        self, primaries: int = 3, *, replicas: int = 0, settings: dict[str, str] | None = None
+    ) -> None:
+        self.nodes = [ClusterNode(settings) for _ in range(primaries + replicas)]
         self.primaries = self.nodes[:primaries]
         self.replicas = self.nodes[primaries:]
         try:
@@ -100,6 +111,12 @@ class RedisCluster:
     def _replicated(self) -> bool:
         return all(b"master_link_status:up" in node.call("INFO", "replication") for node in self.replicas)
 
+    def load(self, *scripts: Script[Any]) -> None:
+        """Makes scripts of a test known to every node."""
+        for node in self.nodes:
+            for script in scripts:
+                node.call("SCRIPT", "LOAD", script.text)
+
     # Keys and slots
 
     def slot(self, key: str) -> int:
@@ -116,8 +133,33 @@ class RedisCluster:
         raise AssertionError(f"nobody has slot {slot}")
 
     def call(self, command: str, key: str, *args: bytes | str | int) -> Any:
-        """A command of one key, on the node that has it."""
-        return self.owner(self.slot(key)).call(command, key, *args)
+        """A command of one key on the node that has it, also while it moves, or KEYS on all nodes."""
+        if command == "KEYS":
+            return [name for node in self.primaries for name in node.call(command, key)]
+        try:
+            return self.owner(self.slot(key)).call(command, key, *args)
+        except hiredis.ReplyError as error:
+            word, _, address = str(error).rpartition(" ")
+            if not word.startswith("ASK "):
+                raise
+        node = next(node for node in self.nodes if node.address == address)
+        node.call("ASKING")
+        return node.call(command, key, *args)
+
+    def values(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """The strings at keys of one slot; also while it moves."""
+        if not keys:
+            return {}
+        found: dict[str, bytes] = {}
+        with self.owner(self.slot(keys[0])).connections(1) as [control]:
+            for key in keys:
+                control.send("GET", key)
+            for key in keys:
+                try:
+                    found[key] = control.receive()
+                except hiredis.ReplyError:
+                    found[key] = self.call("GET", key)
+        return found
 
     def begin_move(self, slot: int, target: ClusterNode) -> ClusterNode:
         """Begins the classic move of a slot, key by key; where it comes from."""
@@ -129,8 +171,8 @@ class RedisCluster:
     def move_keys(self, slot: int, source: ClusterNode, target: ClusterNode, count: int = 1000) -> int:
         """Moves up to `count` keys; how many."""
         keys = source.call("CLUSTER", "GETKEYSINSLOT", slot, count)
-        for key in keys:
-            source.call("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+        if keys:
+            source.call("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
         return len(keys)
 
     def end_move(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
@@ -166,6 +208,7 @@ class RedisCluster:
                 self.end_move(slot, self.owner(slot), node)
         for node in self.primaries:
             self._stabilize(node)
+        wait_until_sync(self.whole, FORM_SECONDS, "the cluster is whole again")
 
     def _astray(self, low: int, high: int, node: ClusterNode) -> set[int]:
         mine: set[int] = set()

@@ -68,12 +68,8 @@ def camel(text: str) -> str:
 def _script(header: Header) -> str:
     name, prefix, replies = header.name, camel(header.name), header.replies
     classes = [f"{prefix}{camel(reply.word)}" for reply in replies]
-    if f"{prefix}Item" in classes or any(
-        reply.word in ("DAMAGED", "DELETING", "MOVING") for reply in replies
-    ):
-        raise LuaError(
-            header.path, 1, "reply words ITEM, DAMAGED, DELETING and MOVING are taken: they are implied"
-        )
+    if f"{prefix}Item" in classes or any(reply.word in ("DAMAGED", "DELETING") for reply in replies):
+        raise LuaError(header.path, 1, "reply words ITEM, DAMAGED and DELETING are taken: they are implied")
     parts = [_tuple(f"{prefix}Item", f"One item of `{name}`.", header.items)] if header.items else []
     parts += [_tuple(cls, "", reply.fields, reply.word) for cls, reply in zip(classes, replies, strict=True)]
     parts.append(f"\n\n{_union(f'{prefix}Reply = ', classes)}\n")

@@ -16,9 +16,8 @@ _OOM = {
 }
 _INTRO = """
 Every state change is one Lua script under `server/pawl_server/lua`, run atomically in one partition. A script
-answers one reply per item: a word, then its fields. Any script may answer `MOVING` while its slot moves
-between cluster nodes, `DAMAGED` for an item whose instance can't be read, and `DELETING` for one that is
-being deleted.
+answers one reply per item: a word, then its fields. Any script may answer `DAMAGED` for an item
+whose instance can't be read, and `DELETING` for one that is being deleted.
 """
 
 

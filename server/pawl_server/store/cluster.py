@@ -2,10 +2,10 @@
 
 A partition is either placed, on the lanes of a node, or parked: its calls wait in a room of its own while
 `hello` is tried where its slot should be. It is parked when a node says that it does not serve the slot
-(MOVED), not now (ASK and TRYAGAIN while a slot moves key by key) or not safely (CLUSTERDOWN), and when its
-node is away and others name another owner. `hello` succeeds only where the slot is served, so it is also the
-probe. ASK is never followed: a script that runs on the new node while keys are on the old one forks the
-partition.
+(MOVED), not now (ASK and TRYAGAIN while a slot moves key by key) or not safely (CLUSTERDOWN, NOREPLICAS),
+and when its node is away and others name another owner. `hello` succeeds only where the slot is served, so it
+is also the probe. ASK is never followed: a script that runs on the new node while keys are on the old one
+forks the partition.
 
 Answers of those kinds mean that nothing was run. Calls that a connection left unanswered are repeated as
 lane.py says, on whichever node has the partition then.
@@ -31,6 +31,7 @@ from pawl_server.log_lines import (
 )
 from pawl_server.store.connection import Endpoint, session
 from pawl_server.store.errors import StoreError, StoreMoving, StoreRefused, StoreUnavailable
+from pawl_server.store.lane import SLOT_MOVES
 from pawl_server.store.node import Hello, Node
 from pawl_server.store.opening import Found, StoreSettings, check_node
 from pawl_server.store.outage import Outage, reason
@@ -207,7 +208,7 @@ class Cluster:
         self._park(home, text, moving=redirect.moving)
         if redirect.word == "MOVED" and redirect.address != address:
             self._owner[home] = redirect.address
-        if redirect.word in ("MOVED", "CLUSTERDOWN"):
+        if redirect.word not in SLOT_MOVES:
             self._stale.set()
         self._settle(self._owner[home])
 

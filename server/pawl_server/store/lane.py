@@ -44,8 +44,9 @@ REFUSED = frozenset(("MISCONF", "BUSY", "NOREPLICAS", "NOPERM"))
 SLOT_MOVES = frozenset(("ASK", "TRYAGAIN"))
 """First words of errors of a slot that is moving; a redirected script would fork the partition."""
 
-REDIRECT = frozenset((*SLOT_MOVES, "MOVED", "CLUSTERDOWN"))
-"""First words of what a node of a cluster says about one slot; nothing was run."""
+REDIRECT = frozenset((*SLOT_MOVES, "MOVED", "CLUSTERDOWN", "NOREPLICAS"))
+"""First words of what a node of a cluster says about a slot that it does not serve, or no longer; nothing was
+run. A primary whose replica is being promoted says NOREPLICAS at first."""
 
 FATAL = (StoreRefused, ScriptFailed)
 """Errors of the first set-up that waiting does not cure."""

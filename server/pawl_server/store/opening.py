@@ -80,16 +80,23 @@ async def first_look(settings: StoreSettings, directory: Directory, deadline: fl
                 return await _look(settings, directory, seeds[0])
         except (OSError, StoreUnavailable, hiredis.ReplyError) as error:
             why = reason(error)
-            if isinstance(error, hiredis.ReplyError) and str(error).startswith(("WRONGPASS", "NOAUTH")):
-                raise StoreRefused(
-                    "redis_url", f"{seeds[0].shown} does not accept the password: {error}"
-                ) from None
+            if isinstance(error, hiredis.ReplyError):
+                _refuse_address(seeds[0], str(error))
         seeds.append(seeds.pop(0))
         await asyncio.sleep(random.uniform(0.05, 0.2))
     shown = ", ".join(seed.shown for seed in directory.seeds)
     raise StoreUnavailable(
         f"no usable Redis at {shown} in {settings.open_timeout:g} s: {why}", maybe_applied=False
     )
+
+
+def _refuse_address(endpoint: Endpoint, error: str) -> None:
+    """Raises StoreRefused for an error that no waiting will change."""
+    if error.startswith(("WRONGPASS", "NOAUTH")):
+        raise StoreRefused("redis_url", f"{endpoint.shown} does not accept the password: {error}") from None
+    if error.startswith(("ERR DB index", "ERR SELECT is not allowed")):
+        why = f"{endpoint.shown} has no database {endpoint.db}: {error}; a cluster has only database 0"
+        raise StoreRefused("redis_url", why) from None
 
 
 async def _look(settings: StoreSettings, directory: Directory, endpoint: Endpoint) -> Found:
@@ -108,6 +115,11 @@ async def _look(settings: StoreSettings, directory: Directory, endpoint: Endpoin
 async def _look_at_cluster(
     settings: StoreSettings, directory: Directory, wire: Wire, endpoint: Endpoint
 ) -> Found:
+    if endpoint.db:
+        why = (
+            f"names database {endpoint.db}, but {endpoint.shown} is part of a cluster: there, use database 0"
+        )
+        raise StoreRefused("redis_url", why)
     slots = await directory.ask(wire, endpoint)
     home = _owner(slots, namespace_tag(settings.namespace))
     async with session(directory.endpoint(home), "pawl-start") as wire:

@@ -2,7 +2,7 @@
 
 Every script answers `{ now_ms, replies, ready }`: the engine's time, one reply array `{WORD, field…}` per
 item, and the `type:version` strings that became ready. An item whose instance can't be read answers
-`{'DAMAGED'}`; other items notice nothing of it. A slot that is moving answers `{ 0, {{'MOVING'}}, {} }`.
+`{'DAMAGED'}`, one that is being deleted `{'DELETING'}`; other items notice nothing of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from pawl_server.store.errors import ScriptFailed, StoreDamaged, StoreDeleting, StoreError, StoreMoving
+from pawl_server.store.errors import ScriptFailed, StoreDamaged, StoreDeleting, StoreError
 
 R = TypeVar("R")
 
@@ -64,15 +64,13 @@ def decode_result(
 ) -> Result[R]:
     """Turns a raw answer into a `Result`; `words` maps each reply word to the maker of its tuple.
 
-    A maker receives the whole reply array, the word included. Raises StoreMoving for a slot that moves,
-    StoreDamaged if the only item is of a damaged instance, ScriptFailed for a word the caller does not know.
+    A maker receives the whole reply array, the word included. Raises StoreDamaged if the only item is of a
+    damaged instance, StoreDeleting if it is being deleted, ScriptFailed for a word the caller does not know.
     """
     now_ms, replies, ready = raw
     try:
         decoded = [words[reply[0]](reply) for reply in replies]
     except KeyError as unknown:
-        if now_ms == 0 and replies and replies[0][0] == b"MOVING":
-            raise StoreMoving(f"{script}: the partition's slot is moving") from None
         if unknown.args[0] in _ABSENT:
             return _with_absent(script, raw, words)
         raise ScriptFailed(script, f"unknown reply word {unknown.args[0]!r}") from None

@@ -43,7 +43,7 @@ class Redirect(NamedTuple):
     @property
     def moving(self) -> bool:
         """Whether the slot is on its way to another node, rather than served by none."""
-        return self.word != "CLUSTERDOWN"
+        return self.word in ("MOVED", "ASK", "TRYAGAIN")
 
 
 @dataclass(frozen=True)
