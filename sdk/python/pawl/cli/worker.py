@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ import click
 from pawl.cli.exits import CommandError, Exit
 from pawl.cli.options import json_option, run
 from pawl.cli.output import print_json
+from pawl.cli.reload import REPORT_S, Reloader, Reports
 
 if TYPE_CHECKING:
     from pawl.worker import Worker
@@ -37,14 +38,18 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Time that running turns get to end when the worker stops.",
 )
+@click.option("--reload", is_flag=True, help="Start anew with the new code when a source file changes.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more, and show whole tracebacks.")
+@click.option("--report-to", type=int, hidden=True)
 @json_option
 def worker(
     names: tuple[str, ...],
     address: str | None,
     concurrency: int,
     grace: float,
+    reload: bool,
     verbose: bool,
+    report_to: int | None,
     as_json: bool,
 ) -> None:
     """Run the turns of workflows.
@@ -53,7 +58,13 @@ def worker(
     Modules are looked for in the current folder first. The worker reconnects for ever; SIGINT or SIGTERM lets
     running turns end and gives the others back. PAWL_LOG_LEVEL sets what is logged on stderr (debug is the
     same as --verbose), PAWL_LOG_FORMAT how: auto, text or json.
+
+    With --reload the worker is replaced whenever a file changes that its modules were loaded from; installed
+    packages are left out. The former one finishes its turns or gives them back, within --grace. Code that
+    can't be imported replaces nothing: the worker with the former code goes on.
     """
+    if reload:
+        sys.exit(_reload(names, address, concurrency, grace, verbose=verbose, as_json=as_json))
     from pawl.worker import Worker
     from pawl_server import logs
 
@@ -61,9 +72,8 @@ def worker(
     form = _choice("PAWL_LOG_FORMAT", "auto", ("auto", "text", "json"))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: list[Workflow] = []
-    for name in names:
-        found += [one for one in load(name, verbose=level == "debug") if one not in found]
+    reports = Reports(report_to) if report_to is not None else None
+    found = _load_all(names, reports, verbose=level == "debug")
     logs.set_up(level, form)
     try:
         one = Worker(address, workflows=found, concurrency=concurrency, grace=grace)
@@ -72,6 +82,8 @@ def worker(
     runs = [f"{item.name} {item.version}" for item in found]
 
     def announce() -> None:
+        if reports is not None:
+            reports.running()
         if as_json:
             print_json(
                 {"address": one.address, "session": one.session, "workflows": runs, "pid": os.getpid()}
@@ -79,7 +91,37 @@ def worker(
         else:
             click.echo(f"Worker {one.session} runs {', '.join(runs)}. Ctrl-C stops it.")
 
-    run(_work(one, announce))
+    run(_work(one, announce, reports))
+
+
+def _reload(
+    names: tuple[str, ...],
+    address: str | None,
+    concurrency: int,
+    grace: float,
+    *,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    words = [*names, "--concurrency", str(concurrency), "--grace", str(grace)]
+    words += ["--address", address] if address else []
+    words += ["--verbose"] if verbose else []
+    words += ["--json"] if as_json else []
+    return Reloader(words, lambda line: click.echo(f"reload: {line}", err=True)).run()
+
+
+def _load_all(names: Sequence[str], reports: Reports | None, *, verbose: bool) -> list[Workflow]:
+    found: list[Workflow] = []
+    try:
+        for name in names:
+            found += [one for one in load(name, verbose=verbose) if one not in found]
+    except BaseException as error:
+        if reports is not None:
+            reports.loaded(error)
+        raise
+    if reports is not None:
+        reports.loaded()
+    return found
 
 
 def _choice(variable: str, default: str, choices: tuple[str, ...]) -> str:
@@ -90,8 +132,11 @@ def _choice(variable: str, default: str, choices: tuple[str, ...]) -> str:
     return value.lower()
 
 
-async def _work(worker: Worker, announce: Callable[[], None]) -> None:
-    """Works until a signal, then stops gracefully; a second one stops at once."""
+async def _work(worker: Worker, announce: Callable[[], None], reports: Reports | None) -> None:
+    """Works until a signal, then stops gracefully; a second one stops at once.
+
+    With `reports` the end of standard input stops it, too: the parent is gone.
+    """
     loop = asyncio.get_running_loop()
     stops: list[asyncio.Task[None]] = []
 
@@ -100,9 +145,28 @@ async def _work(worker: Worker, announce: Callable[[], None]) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
+    reporting = None
+    if reports is not None:
+        loop.add_reader(sys.stdin.fileno(), _on_parent, stop)
+        reporting = loop.create_task(_keep_reporting(reports))
     announce()
     await worker.run()
     await asyncio.gather(*stops)
+    if reporting is not None:
+        reporting.cancel()
+
+
+def _on_parent(stop: Callable[[], None]) -> None:
+    """The parent says nothing; it is gone when there is something to read."""
+    asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+    stop()
+
+
+async def _keep_reporting(reports: Reports) -> None:
+    """Handlers may load modules when they are used."""
+    while True:
+        await asyncio.sleep(REPORT_S)
+        reports.loaded()
 
 
 def load(name: str, *, verbose: bool = False) -> list[Workflow]:
