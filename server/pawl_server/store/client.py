@@ -193,6 +193,7 @@ class Store:
                 on_subscribed=on_subscribed,
                 options=options,
                 outage=self.outage,
+                name=f"listener {server_run}",
             )
         self._listeners.append(listener)
         return listener
