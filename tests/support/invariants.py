@@ -19,7 +19,7 @@ from pawl_server.store.bundle import load_libs
 from pawl_server.store.keys import KEYS
 from tests.support.ledgers import check_feed, check_fold
 from tests.support.lua_harness import read_key
-from tests.support.redis_server import Control, RedisServer
+from tests.support.redis_server import Store
 
 _LEDGER_STEP = 64
 """lib/ledger.lua trims at every 64th event."""
@@ -63,7 +63,7 @@ def unpack(raw: bytes) -> list[Any]:
     return msgpack.unpackb(raw, raw=True)
 
 
-def violations(redis: RedisServer | Control, tag: str) -> list[str]:
+def violations(redis: Store, tag: str) -> list[str]:
     """Returns one line per broken rule in the partition of `tag`, [] if all hold."""
     pattern = re.sub(r"([\[\]*?\\])", r"\\\1", tag) + "*"
     names = sorted(key.decode().removeprefix(tag) for key in redis.call("KEYS", pattern))
@@ -72,7 +72,7 @@ def violations(redis: RedisServer | Control, tag: str) -> list[str]:
     return found + [text for check in _CHECKS for text in check(partition)]
 
 
-def violations_everywhere(redis: RedisServer | Control) -> list[str]:
+def violations_everywhere(redis: Store) -> list[str]:
     """Returns the broken rules of all partitions of all namespaces on `redis`, and keys outside of any."""
     names = [key.decode() for key in redis.call("KEYS", "*")]
     tags = {match[0] for match in map(_TAG.match, names) if match}
@@ -231,7 +231,7 @@ class Partition:
         return {(member.partition(":")[0], member.partition(":")[2]): score for member, score in entries}
 
 
-def _check_key(redis: RedisServer | Control, tag: str, name: str) -> Iterator[str]:
+def _check_key(redis: Store, tag: str, name: str) -> Iterator[str]:
     """Every key is in the catalogue, has its type, and never expires by Redis."""
     spec = KEYS.get(name.partition(":")[0])
     if spec is None:

@@ -26,7 +26,7 @@ from pawl_server.store.lua_header import Field
 from pawl_server.store.script_call import Result
 from tests.support import reply_log
 from tests.support.lua_guard import guarded_bundles
-from tests.support.redis_server import Control, RedisServer
+from tests.support.redis_server import RedisServer, Store
 
 FOLDER = Path(os.environ.get("PAWL_TEST_LUA") or LUA)
 """Where the scripts come from."""
@@ -251,7 +251,7 @@ def changes(before: State, after: State) -> dict[str, tuple[Any, Any]]:
     return found
 
 
-def read_key(redis: RedisServer | Control, key: str) -> Any:
+def read_key(redis: Store, key: str) -> Any:
     """Reads one key: hashes and zsets as dicts, lists as lists, sets as sets of str, streams as lists of
     (id, fields), others as DUMP."""
     kind = redis.call("TYPE", key).decode()

@@ -36,10 +36,10 @@ def address_of(store: Store, partition: PartitionHandle) -> str:
 class ClusterNode(RedisServer):
     """One node. `id` is what the cluster calls it."""
 
-    def __init__(self, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, aof: str | None = None, settings: dict[str, str] | None = None) -> None:
         self.bus_port = free_port()
         own = cluster_settings(self.bus_port) | {"repl-diskless-sync-delay": "0"}
-        super().__init__(port=free_port(), cluster=False, settings=own | (settings or {}))
+        super().__init__(aof=aof, port=free_port(), cluster=False, settings=own | (settings or {}))
 
     @property
     def id(self) -> str:
@@ -70,9 +70,14 @@ class RedisCluster:
     """Primaries that share the slots evenly, then replicas of the first ones. `url` names all of them."""
 
     def __init__(
-        self, primaries: int = 3, *, replicas: int = 0, settings: dict[str, str] | None = None
+        self,
+        primaries: int = 3,
+        *,
+        replicas: int = 0,
+        aof: str | None = None,
+        settings: dict[str, str] | None = None,
     ) -> None:
-        self.nodes = [ClusterNode(settings) for _ in range(primaries + replicas)]
+        self.nodes = [ClusterNode(aof, settings) for _ in range(primaries + replicas)]
         self.primaries = self.nodes[:primaries]
         self.replicas = self.nodes[primaries:]
         try:
@@ -132,19 +137,19 @@ class RedisCluster:
                         return node
         raise AssertionError(f"nobody has slot {slot}")
 
-    def call(self, command: str, key: str, *args: bytes | str | int) -> Any:
+    def call(self, *args: bytes | str | int) -> Any:
         """A command of one key on the node that has it, also while it moves, or KEYS on all nodes."""
-        if command == "KEYS":
-            return [name for node in self.primaries for name in node.call(command, key)]
+        if args[0] == "KEYS":
+            return [name for node in self.primaries for name in node.call(*args)]
         try:
-            return self.owner(self.slot(key)).call(command, key, *args)
+            return self.owner(self.slot(str(args[1]))).call(*args)
         except hiredis.ReplyError as error:
             word, _, address = str(error).rpartition(" ")
             if not word.startswith("ASK "):
                 raise
         node = next(node for node in self.nodes if node.address == address)
         node.call("ASKING")
-        return node.call(command, key, *args)
+        return node.call(*args)
 
     def values(self, keys: Sequence[str]) -> dict[str, bytes]:
         """The strings at keys of one slot; also while it moves."""

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import hiredis
 import pytest
@@ -69,6 +69,14 @@ def cluster_settings(bus_port: int) -> dict[str, str]:
         "cluster-node-timeout": "1000",
         "cluster-config-file": "nodes.conf",
     }
+
+
+class Store(Protocol):
+    """What tests look at: one server, one connection to it, or a cluster."""
+
+    def call(self, *args: bytes | str | int) -> Any:
+        """One command; raises hiredis.ReplyError."""
+        ...
 
 
 class RedisServer:
