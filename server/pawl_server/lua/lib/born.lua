@@ -27,7 +27,6 @@ local function born(id, now, type, version, digest, state, lease_ms, max_attempt
     u.birth[8], u.birth[9] = u.r[HEAD], u.r[SEQ] + 1
   end
   u.tv = type .. ':' .. version
-  u.settled = true
   unit_set(u, 'y', u.tv)
   unit_set(u, 'o', cmsgpack.pack(u.birth))
   if #state > 0 then

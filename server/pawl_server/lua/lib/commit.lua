@@ -6,10 +6,6 @@ local LEDGER_KEEP = 200
 -- A write whose argument list may be long: Lua unpacks some thousands of values at most. Chunks are even, for pairs.
 local function unit_write(command, key, values)
   local n = #values
-  if n <= 1000 then
-    redis.call(command, key, unpack(values))
-    return
-  end
   for from = 1, n, 1000 do
     redis.call(command, key, unpack(values, from, math.min(from + 999, n)))
   end

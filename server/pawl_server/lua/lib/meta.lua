@@ -26,8 +26,6 @@ local function meta_load(now_ms)
   META.hold = tonumber(m[7]) or 0
   META.watch = tonumber(m[8]) or 0
   META.feed = m[9] or '0-0'
-  META.fence_used = false
-  META.incarnation_used = false
   META.now = meta_forward(clock_now(META.virtual, META.shift, now_ms))
   return META.now
 end

@@ -68,7 +68,6 @@ end
 local function ready_close(tv, now)
   local ready = ready_open(tv)
   if ready.more or ready.found[ready.next] then
-    ready.earliest = nil
     return true
   end
   for _, score in pairs(ready.change) do

@@ -102,8 +102,8 @@ end
 local function unit_table(u, field)
   local raw = unit_get(u, field)
   if raw then
-    local ok, value = pcall(cmsgpack.unpack, raw)
-    if ok and type(value) == 'table' then
+    local _, value = pcall(cmsgpack.unpack, raw) -- text if it fails
+    if type(value) == 'table' then
       return value
     end
   end

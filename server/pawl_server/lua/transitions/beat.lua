@@ -32,7 +32,6 @@ local stored = redis.call('HGETALL', T .. 'servers')
 local shift, stepped, time = META.shift, 0, now
 if not META.virtual then
   time = clock_now(false, 0, now_ms)
-  now = time - shift
   -- What is left of the step: another server may have taken it out already.
   local left = step_ms - (shift - shift_seen)
   if math.abs(step_ms) > STEP_MS and math.abs(left) > STEP_MS then

@@ -111,7 +111,6 @@ for at = FIRST, LAST, STRIDE do
   else
     if not u then
       u = born(id, now, type, version, create_digest, state, lease_ms, max_attempts, words, '', dead)
-      u.cache[known] = false
     end
     if delay_ms > 0 then
       reply = schedule(u, message_id, digest, message, origin, delay_ms, ttl_ms)
