@@ -30,9 +30,11 @@ def test_a_new_lease_begins_without_receipts_and_keeps_those_of_the_one_before(d
     driver.send()
     held = driver.take()
     held.checkpoint()
-    held.fail(delay_ms=0)
+    held.fail(delay_ms=1_000)
     before = Packed(stored(driver), "record")
-    assert [before[name] for name in ("HOW", "N", "WORD", "ANSWER1")] == [2, 2, 2, 1]
+    assert [before[name] for name in ("HOW", "N", "WORD", "ANSWER2")] == [2, 2, 2, 1_000]
+    driver.later(1_000)
+    driver.expire()
     driver.lease()
     record = Packed(stored(driver), "record")
     assert [record[name] for name in RECEIPT] == [0] * 6
