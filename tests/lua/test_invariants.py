@@ -22,6 +22,7 @@ def sound(redis_server: RedisServer, redis_url: str) -> Harness:
     """a idle, b running, c in backoff, d queued, e blocked; f idle and trimmed; and those of `_others`."""
     harness = Harness(redis_server)
     harness.one("put_type", name="t", settings=pack_type({"min_turns": 1, "max_age_ms": 0}), digest=b"d")
+    harness.one("watch", keep_ms=1)
     for name in "abcdeff":
         harness.now += 1
         message = {"message_id": f"m{harness.now}", "message": b"json\0{}"}
@@ -106,10 +107,22 @@ def record(instance_id: str, lib: str = "record", field: str = "r", **values: An
     return damage
 
 
-def status_of_newest_event(harness: Harness) -> None:
-    key = f"{harness.tag}e:a"
-    event = unpack(harness.redis.call("LINDEX", key, -1))
-    harness.redis.call("LSET", key, -1, _packed(*event[:7], 3, *event[8:]))
+def newest_event(instance_id: str, at: int, value: int) -> Damage:
+    """Overwrites an element of the newest ledger event."""
+
+    def damage(harness: Harness) -> None:
+        key = f"{harness.tag}e:{instance_id}"
+        event = unpack(harness.redis.call("LINDEX", key, -1))
+        harness.redis.call("LSET", key, -1, _packed(*event[:at], value, *event[at + 1 :]))
+
+    return damage
+
+
+def entry_lost(harness: Harness) -> None:
+    """Takes an entry out of the middle of the feed."""
+    key = f"{harness.tag}feed"
+    [(id_, _), *_] = harness.redis.call("XRANGE", key, "-", "+", "COUNT", 3)[2:]
+    harness.redis.call("XDEL", key, id_)
 
 
 def test_a_sound_state_has_no_violation(sound: Harness) -> None:
@@ -200,7 +213,15 @@ def test_a_sound_state_has_no_violation(sound: Harness) -> None:
         (redis("RPUSH", "e:a", _packed(*[1] * 10)), "e:a: 7 events kept of 6"),
         (redis("LTRIM", "e:a", 1, -1), "e:a: 5 events kept of 6"),
         (redis("RPUSH", "e:gone", "x"), "e:gone: ledger without an instance"),
-        (status_of_newest_event, "e:a: newest event TURN_COMPLETED says status 3, it is 1"),
+        (newest_event("a", 7, 3), "e:a: folding tells status 3, it is 1"),
+        (newest_event("c", 6, 1), "e:c: folding tells state 1 of turn 1, it is 5"),
+        (newest_event("b", 6, 5), "e:b: folding tells state 5 of turn 1, it is 2"),
+        (redis("HDEL", "meta", "watch"), "feed: nobody watches"),
+        (redis("UNLINK", "feed"), "feed: ends at None, not at"),
+        (redis("HSET", "meta", "feed", "9-1"), "feed: ends at"),
+        (entry_lost, "feed: "),
+        (redis("RPUSH", "e:d", _packed(*[1] * 10)), "feed: the newest events of d differ"),
+        (redis("UNLINK", "e:d"), "feed: d is gone, and its newest event is another"),
     ],
 )
 def test_damage_is_noticed(sound: Harness, damage: Damage, found: str) -> None:

@@ -1,5 +1,6 @@
 """Pawl: durable message workflows. Every message is one turn that only moves forward."""
 
+from pawl._events import Event, EventCursor, EventPage, NamespaceEvent
 from pawl._requests import UNSET, Message, NewInstance
 from pawl.client import Client, InstanceHandle
 from pawl.context import Context, Outcome, Step, SyncContext
@@ -71,6 +72,9 @@ __all__ = [
     "Context",
     "DeadlineExceeded",
     "Defer",
+    "Event",
+    "EventCursor",
+    "EventPage",
     "Failure",
     "Finding",
     "InboxEntry",
@@ -83,6 +87,7 @@ __all__ = [
     "LeaseEnded",
     "LimitExceeded",
     "Message",
+    "NamespaceEvent",
     "NewInstance",
     "NotFound",
     "Origin",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from pawl._client.aio.admin import AdminCalls
+from pawl._client.aio.events import EventCalls
 from pawl._client.aio.handle import InstanceHandle
 from pawl._client.aio.instances import InstanceCalls
 from pawl._client.aio.messages import MessageCalls
@@ -16,7 +17,7 @@ from pawl._transport import Transport, resolve_address
 __all__ = ["UNSET", "Client", "InstanceHandle", "Message", "NewInstance"]
 
 
-class Client(InstanceCalls, MessageCalls, TurnCalls, AdminCalls):
+class Client(InstanceCalls, MessageCalls, TurnCalls, EventCalls, AdminCalls):
     """A connection to a server, for use in one event loop. Code without one takes `pawl.sync.Client`.
 
     ```python

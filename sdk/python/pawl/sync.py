@@ -13,6 +13,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from pawl._client.sync.admin import AdminCalls
+from pawl._client.sync.events import EventCalls
 from pawl._client.sync.handle import InstanceHandle
 from pawl._client.sync.instances import InstanceCalls
 from pawl._client.sync.messages import MessageCalls
@@ -23,7 +24,7 @@ from pawl._transport import SyncTransport, resolve_address
 __all__ = ["UNSET", "Client", "InstanceHandle", "Message", "NewInstance"]
 
 
-class Client(InstanceCalls, MessageCalls, TurnCalls, AdminCalls):
+class Client(InstanceCalls, MessageCalls, TurnCalls, EventCalls, AdminCalls):
     """A connection to a server for code without an event loop, for use by any number of threads.
 
     It has the calls of `pawl.Client` under the same names, with the same parameters. What is awaited there is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any
 
@@ -16,8 +17,15 @@ from pawl_server.rpc import convert
 from pawl_server.rpc.call import Context, Gate, unary
 from pawl_server.rpc.status import abort
 
+log = logging.getLogger(__name__)
+
 _NOWHERE = pb.Cursor()
-_MAX = (1 << 63) - 1
+_CANCELLED_S = 5.0
+"""Longest time until gRPC has noticed."""
+
+
+class _Gone(Exception):
+    """The stream of a watcher has ended."""
 
 
 class EventService:
@@ -68,6 +76,10 @@ class EventService:
                 async with contextlib.aclosing(begin()) as frames:
                     async for frame in frames:
                         await self._write(context, frame)
+            except _Gone as gone:
+                # gRPC cancels the handler of such a stream; a return would try to send a status.
+                log.debug("%s: the watcher is gone: %s", where, gone)
+                await asyncio.sleep(_CANCELLED_S)
             except Exception as error:
                 await abort(context, error, where)
 
@@ -78,6 +90,8 @@ class EventService:
                 await context.write(frame)
         except TimeoutError:
             raise Refused(Reason.OVERLOADED, f"nothing was read for {stall:g} s") from None
+        except Exception as error:
+            raise _Gone(str(error)) from None
 
 
 def _cursor(cursor: pb.Cursor) -> pb.Cursor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from pawl._runtime.coalesce import Coalescer
@@ -37,7 +37,7 @@ class Connection:
 
     def _stream(
         self, method: StreamMethod[Q, R], request: Q, timeout: float | None = None
-    ) -> AsyncIterator[R]:
+    ) -> AsyncGenerator[R, None]:
         """Reads a server stream once, without repeating it; see `Transport.stream`. Raises ServerError."""
         return self._transport.stream(method, request, timeout=timeout)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 from pawl._runtime.batches import send_in_batches
@@ -38,7 +38,7 @@ class Connection:
 
     def _stream(
         self, method: SyncStreamMethod[Q, R], request: Q, timeout: float | None = None
-    ) -> Iterator[R]:
+    ) -> Generator[R, None, None]:
         """Reads a server stream once, without repeating it; see `Transport.stream`. Raises ServerError."""
         return self._transport.stream(method, request, timeout=timeout)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -119,7 +119,7 @@ class Transport:
 
     async def stream(
         self, method: StreamMethod[Q, R], request: Q, *, timeout: float | None = None
-    ) -> AsyncIterator[R]:
+    ) -> AsyncGenerator[R, None]:
         """Reads a server stream to its end, at most for `timeout` seconds. Raises ServerError.
 
         Leaving the iterator cancels the call.

@@ -82,3 +82,41 @@ class Tries:
         """Forgets the failures so far, for a call of several parts."""
         self._last = None
         self._backoff.reset()
+
+
+class Reopening:
+    """When a stream that ended is opened again: for ever, once it has worked.
+
+    Before that it is given up after `timeout` seconds, with the last failure.
+    """
+
+    __slots__ = ("_backoff", "_pause", "_tries")
+
+    def __init__(self, timeout: float) -> None:
+        self._tries: Tries | None = Tries(timeout)
+        self._backoff = Backoff(0.05, 5.0)
+        self._pause: float | None = None
+
+    def worked(self) -> None:
+        """Something came."""
+        self._tries = None
+        self._backoff.reset()
+
+    def asked(self, seconds: float) -> None:
+        """The server asks for another stream after so many seconds."""
+        self._pause = seconds
+
+    def failed(self, problem: ServerError) -> None:
+        """The stream ended with a failure. Raises it if another try is in vain."""
+        if self._tries is not None:
+            self._pause = self._tries.pause_after(problem)
+            self._tries.left()
+        elif is_retryable(problem):
+            self._pause = self._backoff.next(problem.retry_after)
+        else:
+            raise problem
+
+    def pause(self) -> float:
+        """Gives the seconds to wait before the next try."""
+        pause, self._pause = self._pause, None
+        return self._backoff.next() if pause is None else pause

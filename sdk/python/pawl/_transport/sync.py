@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -103,7 +103,7 @@ class SyncTransport:
 
     def stream(
         self, method: SyncStreamMethod[Q, R], request: Q, *, timeout: float | None = None
-    ) -> Iterator[R]:
+    ) -> Generator[R, None, None]:
         """Same as `Transport.stream`, and waits."""
         call = method(request, timeout=timeout)
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pawl.models import InboxEntry, Instance, Sent, Turn
 
 if TYPE_CHECKING:
+    from pawl._events import Event, EventCursor
     from pawl._requests import NewInstance
     from pawl.client import Client
     from pawl.workflow import Workflow
@@ -52,6 +53,12 @@ class InstanceHandle:
     def turns(self, *, include_payloads: bool = False) -> AsyncIterator[Turn]:
         """Same as `Client.list_turns`."""
         return self.client.list_turns(self.id, include_payloads=include_payloads)
+
+    def events(
+        self, *, after: EventCursor | None = None, types: Iterable[str] = (), until_idle: bool = False
+    ) -> AsyncIterator[Event]:
+        """Same as `Client.watch`."""
+        return self.client.watch(self.id, after=after, types=types, until_idle=until_idle)
 
     def inbox(self, *, include_payloads: bool = False) -> AsyncIterator[InboxEntry]:
         """Same as `Client.inbox`."""
