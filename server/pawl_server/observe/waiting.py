@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import NamedTuple
 
 from pawl_server.engine import Engine
@@ -88,7 +89,7 @@ class Waiting:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._reading: asyncio.Task[None] | None = None
-        self._tried_at = -FRESH_S
+        self._tried_at = -math.inf
 
     async def refresh(self) -> None:
         """Reads again what is older than FRESH_S, within PATIENCE_S; however many ask, one asks Redis."""
