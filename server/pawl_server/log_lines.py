@@ -147,6 +147,9 @@ WATCHERS_BEHIND = Line(
 )
 """After a gap of the feed, or a change of the store."""
 
+WATCHER_GONE = Line("watcher_gone", DEBUG, "%(method)s: the watcher is gone: %(why)s")
+"""A frame could not be written: the connection is gone."""
+
 # Requests
 
 REQUEST_FAILED = Line("request_failed", ERROR, "%(where)s failed", incident=True)

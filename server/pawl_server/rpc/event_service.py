@@ -13,6 +13,7 @@ from pawl.v1.event_pb2 import EventType
 from pawl_server.domain.errors import InvalidField, Reason, Refused
 from pawl_server.domain.ids import check_own_id, check_type
 from pawl_server.engine import Engine
+from pawl_server.log_lines import WATCHER_GONE
 from pawl_server.rpc import convert
 from pawl_server.rpc.call import Context, Gate, unary
 from pawl_server.rpc.status import abort
@@ -78,7 +79,7 @@ class EventService:
                         await self._write(context, frame)
             except _Gone as gone:
                 # gRPC cancels the handler of such a stream; a return would try to send a status.
-                log.debug("%s: the watcher is gone: %s", where, gone)
+                WATCHER_GONE(log, method=where, why=str(gone) or type(gone).__name__)
                 await asyncio.sleep(_CANCELLED_S)
             except Exception as error:
                 await abort(context, error, where)
