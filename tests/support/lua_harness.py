@@ -90,6 +90,7 @@ class Harness:
         self.commands: dict[str, int] = {}
         """Redis commands that the last call ran, when `count` is on."""
         self.count = False
+        _flush_scripts(redis)
         self.call("open_namespace", partitions=1, virtual=True)
         self.call("hello", run_id="run-1", partitions=1, virtual=True)
 
@@ -272,12 +273,20 @@ def read_key(redis: Store, key: str) -> Any:
 
 
 _scripts: Mapping[str, Bundle] = {}
+_to_flush = False
 
 
 def use_scripts(bundles: Mapping[str, Bundle]) -> None:
-    """From now on all harnesses of this process run these guarded bundles."""
-    global _scripts
-    _scripts = bundles
+    """From now on all harnesses of this process run these guarded bundles; Redis forgets the others."""
+    global _scripts, _to_flush
+    _scripts, _to_flush = bundles, True
+
+
+def _flush_scripts(redis: RedisServer) -> None:
+    global _to_flush
+    if _to_flush:
+        redis.call("SCRIPT", "FLUSH", "SYNC")
+        _to_flush = False
 
 
 def _bundles() -> Mapping[str, Bundle]:
