@@ -223,16 +223,11 @@ async def w6(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
     }
 
 
-async def _three_turns(
-    fleet: Fleet, client: Client, sizes: Sizes, used: Callable[[], Awaitable[int]]
-) -> int:
+async def _three_turns(fleet: Fleet, client: Client, sizes: Sizes, used: Callable[[], Awaitable[int]]) -> int:
     """Has each instance finish the waiting turn and two more, of one step each; memory in use then."""
     for number in (2, 3):
         await client.send_many(
-            [
-                Message(f"w6-{i:09d}", {"n": i, "pad": "x" * 80}, id=f"m{number}")
-                for i in range(sizes.parked)
-            ]
+            [Message(f"w6-{i:09d}", {"n": i, "pad": "x" * 80}, id=f"m{number}") for i in range(sizes.parked)]
         )
     fleet.start_worker()
     fleet.slots.set(GO, 1)

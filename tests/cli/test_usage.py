@@ -287,7 +287,24 @@ def test_a_time_is_said_to_be_what_it_is(capsys: pytest.CaptureFixture[str]) -> 
     for state, label in (("RUNNING", "lease until"), ("BACKOFF", "next attempt")):
         turns.show(
             Turn(
-                "i", 1, 1, state, "m", Origin("client"), 1, 0, (), None, due, None, due, False, 0, None, None
+                "i",
+                1,
+                1,
+                state,
+                "m",
+                Origin("client"),
+                1,
+                0,
+                (),
+                None,
+                due,
+                None,
+                due,
+                False,
+                0,
+                None,
+                None,
+                None,
             )
         )
         assert f"\n{label}" in capsys.readouterr().out

@@ -35,7 +35,7 @@ def turn_of(
     reply = encode({"words": 10, "definitions": 2, "links": 1, "refused": 3})
     return Turn(
         instance, 1, 1, state, "ingest", Origin("client"), attempt, len(steps), steps, None, None, None, None,
-        False, 0, None, reply,
+        False, 0, None, None, reply,
     )  # fmt: skip
 
 

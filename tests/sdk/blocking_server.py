@@ -61,7 +61,7 @@ class BlockingServer(WorkerServiceServicer):
 @contextmanager
 def blocking_server(turn: work.LeasedTurn) -> Iterator[BlockingServer]:
     """Runs the server on a free port."""
-    fake = BlockingServer(turn)
+    fake = BlockingServer(turn)  # pyright: ignore[reportAbstractUsage]
     server = grpc.server(ThreadPoolExecutor(8))
     add_WorkerServiceServicer_to_server(fake, server)
     fake.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

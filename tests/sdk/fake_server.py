@@ -271,7 +271,7 @@ def fleet(*servers: FakeServer) -> Fleet:
 @asynccontextmanager
 async def fake_server() -> AsyncIterator[FakeServer]:
     """Runs a fake server on a free port."""
-    fake = FakeServer()
+    fake = FakeServer()  # pyright: ignore[reportAbstractUsage]
     server = grpc.aio.server()
     add_WorkerServiceServicer_to_server(fake, server)
     add_MessageServiceServicer_to_server(fake, server)

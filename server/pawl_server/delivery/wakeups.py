@@ -17,8 +17,7 @@ from pawl_server.store.scripts_gen import PollOk, poll
 
 if TYPE_CHECKING:
     from pawl_server.engine.core import Engine
-    from pawl_server.store.client import PartitionHandle
-    from pawl_server.store.pubsub import Listener
+    from pawl_server.store.client import Hearing, PartitionHandle
 
 JITTER = 0.2
 
@@ -36,7 +35,7 @@ class Wakeups:
         self._lost = lost
         self._partitions = engine.store.partitions
         self._parts = [Part(f"poll {at}", engine.store.outage) for at in range(len(self._partitions))]
-        self._listener: Listener | None = None
+        self._listener: Hearing | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property

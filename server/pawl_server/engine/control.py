@@ -39,7 +39,7 @@ class Target(NamedTuple):
 
 
 class Control:
-    """Control calls of all instances; each may raise Refused (NOT_FOUND, PRUNED, WRONG_STATE …) or a StoreError."""
+    """Control calls of all instances. Each may raise Refused or a StoreError."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -210,11 +210,12 @@ class Receipt(NamedTuple):
 def receipt(raw: bytes) -> Receipt:
     """Decodes `<turn>.h`."""
     h = unpack(raw)
-    trimmed = len(h) > 16 and h[16] != 0
+    message_id: Any = h[16] if len(h) > 16 else 0
+    trimmed = message_id != 0
     claimed = h[10].decode() if h[10] else ""
     reply = h[14] if h[14] != 0 else None
     last_step = _step(h[15]) if h[15] != 0 else None
-    message = (h[16].decode(), h[17], h[18]) if trimmed else ("", b"", 0)
+    message = (message_id.decode(), h[17], h[18]) if trimmed else ("", b"", 0)
     return Receipt._make((*h[1:10], claimed, *h[11:14], reply, last_step, trimmed, *message))
 
 
