@@ -11,6 +11,7 @@ Expect INVALID_FIELD with the name of the field, and nothing stored. The sweep, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc.aio
@@ -19,6 +20,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 
 from pawl.v1 import admin_service_pb2 as admin
+from pawl.v1 import event_service_pb2 as events
 from pawl.v1 import instance_service_pb2 as instances
 from pawl.v1 import message_service_pb2 as messages
 from pawl.v1 import turn_service_pb2 as turns
@@ -38,6 +40,12 @@ RESERVED_IDS = ("continue-1", "pawl-x")
 RESERVED_TYPES = ("pawl.x",)
 LEASE = Lease(0, "a", 1, 1, 1).encode()
 GOOD = ("x" * 128, "A.z_0-9", "-", ".")
+
+
+CONTROLS = (
+    *("PauseInstance", "ResumeInstance", "WakeInstance", "DeleteInstance"),
+    *("RetryTurn", "SkipTurn", "ParkTurn", "CancelTurn", "RedriveParked"),
+)
 
 
 class Field(NamedTuple):
@@ -73,6 +81,36 @@ def _ref(**fields: Any) -> workers.WorkflowRef:
 
 def _step(**fields: Any) -> workers.Checkpoint:
     return workers.Checkpoint(**{"key": "one", "output": json("1"), **fields})
+
+
+def _poll(**fields: Any) -> workers.PollTurnRequest:
+    return workers.PollTurnRequest(**{"workflows": [_ref()], "session": "w", **fields})
+
+
+def _control(service: str, method: str, name: str, api: Api, value: str) -> Any:
+    """Makes a control call with a value in one of its fields."""
+    module = {"instances": instances, "turns": turns, "messages": messages}[service]
+    request = getattr(module, f"{method}Request")(instance_id="a")
+    if service == "turns":
+        request.turn = 1
+    if service == "messages":
+        request.message_id = "m"
+    setattr(request, name, value)
+    return getattr(getattr(api, service), method)(request)
+
+
+def _list_by(name: str, api: Api, value: str) -> Any:
+    request = instances.ListInstancesRequest(workflow_type="t")
+    setattr(request, name, value)
+    return api.instances.ListInstances(request)
+
+
+async def _first(call: Any) -> Any:
+    """The first frame of a stream."""
+    try:
+        return await call.read()
+    finally:
+        call.cancel()
 
 
 FIELDS = (
@@ -142,6 +180,101 @@ FIELDS = (
         RESERVED_TYPES,
     ),
     Field("session", lambda api, v: api.workers.AdoptLeases(_adopt(session=v))),
+    *(
+        Field(
+            name,
+            partial(_control, service, method, name),
+            RESERVED_IDS if name == "instance_id" else (),
+            optional=name == "request_id",
+        )
+        for service, method in (
+            ("instances", "PauseInstance"),
+            ("instances", "ResumeInstance"),
+            ("instances", "WakeInstance"),
+            ("instances", "DeleteInstance"),
+            ("turns", "RetryTurn"),
+            ("turns", "SkipTurn"),
+            ("turns", "ParkTurn"),
+            ("turns", "CancelTurn"),
+            ("turns", "RedriveParked"),
+            ("messages", "CancelMessage"),
+        )
+        for name in ("instance_id", "request_id")
+    ),
+    Field("message_id", partial(_control, "messages", "CancelMessage", "message_id")),
+    Field(
+        "message_id",
+        lambda api, v: api.messages.AwaitTurn(messages.AwaitTurnRequest(instance_id="a", message_id=v)),
+        optional=True,
+    ),
+    Field(
+        "instance_id",
+        lambda api, v: api.messages.ListInbox(messages.ListInboxRequest(instance_id=v)),
+        RESERVED_IDS,
+    ),
+    Field(
+        "workflow_type",
+        lambda api, v: api.messages.ListBacklog(messages.ListBacklogRequest(workflow_type=v)),
+        RESERVED_TYPES,
+    ),
+    Field(
+        "version",
+        lambda api, v: api.messages.ListBacklog(messages.ListBacklogRequest(workflow_type="t", version=v)),
+        optional=True,
+    ),
+    Field(
+        "workflow_type",
+        lambda api, v: api.turns.ListParked(turns.ListParkedRequest(workflow_type=v)),
+        RESERVED_TYPES,
+    ),
+    Field(
+        "instance_id",
+        lambda api, v: api.turns.ListParked(turns.ListParkedRequest(workflow_type="t", instance_id=v)),
+        RESERVED_IDS,
+        optional=True,
+    ),
+    Field("spec.tags[1]", lambda api, v: api.instances.CreateInstance(_create(spec=spec(tags=["x", v])))),
+    Field(
+        "spec.correlation_key",
+        lambda api, v: api.instances.CreateInstance(_create(spec=spec(correlation_key=v))),
+        optional=True,
+    ),
+    *(
+        Field(
+            name,
+            partial(_list_by, name),
+            optional=True,
+        )
+        for name in ("tag", "correlation_key")
+    ),
+    Field(
+        "workflow_type",
+        lambda api, v: api.admin.GetWorkload(admin.GetWorkloadRequest(workflow_type=v)),
+        RESERVED_TYPES,
+        optional=True,
+    ),
+    Field("session", lambda api, v: api.workers.PollTurn(_poll(session=v)), optional=True),
+    Field(
+        "workflows[0].workflow_type",
+        lambda api, v: api.workers.PollTurn(_poll(workflows=[_ref(workflow_type=v)])),
+    ),
+    Field("workflows[0].version", lambda api, v: api.workers.PollTurn(_poll(workflows=[_ref(version=v)]))),
+    Field(
+        "instance_id",
+        lambda api, v: api.events.ListEvents(events.ListEventsRequest(instance_id=v)),
+        RESERVED_IDS,
+    ),
+    Field(
+        "instance_id",
+        lambda api, v: _first(api.events.WatchEvents(events.WatchEventsRequest(instance_id=v))),
+        RESERVED_IDS,
+    ),
+    Field(
+        "workflow_type",
+        lambda api, v: _first(api.events.WatchNamespace(events.WatchNamespaceRequest(workflow_type=v))),
+        RESERVED_TYPES,
+        optional=True,
+    ),
 )
 
 HELLO_FIELDS: dict[str, Callable[[str], workers.WorkHello]] = {
@@ -156,8 +289,15 @@ COMMAND_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "finish.last_step.key": lambda v: finish(step=(v, b"out")),
     "finish.last_step.kind": lambda v: {"finish": workers.Finish(last_step=_step(kind=v))},
     "fail.failure.reason": fail,
+    "sleep.key": lambda v: {"sleep": workers.Sleep(key=v, duration=Duration(seconds=1))},
+    "defer.reason": lambda v: {"defer": workers.Defer(reason=v, delay=Duration(seconds=1))},
 }
-MAY_BE_EMPTY = ("hello.workflows[0].settings.name", "checkpoint.kind", "finish.last_step.kind")
+MAY_BE_EMPTY = (
+    "hello.workflows[0].settings.name",
+    "checkpoint.kind",
+    "finish.last_step.kind",
+    "defer.reason",
+)
 
 NO_IDS = {
     "pawl.v1.Payload.encoding",
@@ -170,6 +310,12 @@ NO_IDS = {
     "pawl.v1.WorkHello.LabelsEntry.key",
     "pawl.v1.WorkHello.LabelsEntry.value",
     "pawl.v1.Failure.message",
+    "pawl.v1.CheckDataRequest.cursor",
+    "pawl.v1.ListBacklogRequest.page_token",
+    "pawl.v1.ListInboxRequest.page_token",
+    "pawl.v1.ListParkedRequest.page_token",
+    "pawl.v1.WatchNamespaceRequest.cursor",
+    *(f"pawl.v1.{call}Request.comment" for call in (*CONTROLS, "CancelMessage") if call != "DeleteInstance"),
 }
 """Text of requests that is no id."""
 IDS = {
@@ -194,6 +340,27 @@ IDS = {
     "pawl.v1.Checkpoint.key",
     "pawl.v1.Checkpoint.kind",
     "pawl.v1.Failure.reason",
+    "pawl.v1.InstanceSpec.tags",
+    "pawl.v1.InstanceSpec.correlation_key",
+    "pawl.v1.ListInstancesRequest.tag",
+    "pawl.v1.ListInstancesRequest.correlation_key",
+    "pawl.v1.AwaitTurnRequest.message_id",
+    "pawl.v1.CancelMessageRequest.instance_id",
+    "pawl.v1.CancelMessageRequest.message_id",
+    "pawl.v1.CancelMessageRequest.request_id",
+    "pawl.v1.ListInboxRequest.instance_id",
+    "pawl.v1.ListBacklogRequest.workflow_type",
+    "pawl.v1.ListBacklogRequest.version",
+    "pawl.v1.ListParkedRequest.workflow_type",
+    "pawl.v1.ListParkedRequest.instance_id",
+    "pawl.v1.GetWorkloadRequest.workflow_type",
+    "pawl.v1.PollTurnRequest.session",
+    "pawl.v1.Sleep.key",
+    "pawl.v1.Defer.reason",
+    "pawl.v1.ListEventsRequest.instance_id",
+    "pawl.v1.WatchEventsRequest.instance_id",
+    "pawl.v1.WatchNamespaceRequest.workflow_type",
+    *(f"pawl.v1.{call}Request.{name}" for call in CONTROLS for name in ("instance_id", "request_id")),
 }
 """Ids in requests. Each has an entry in FIELDS, HELLO_FIELDS or COMMAND_FIELDS."""
 
@@ -219,7 +386,7 @@ async def test_good_ids_are_never_called_bad(api: Api) -> None:
             except grpc.aio.AioRpcError as error:
                 reason = Problem.of(error).reason
             # Another refusal is fine: no such instance, a conflict, no such stream.
-            assert reason in ("", "NOT_FOUND", "BODY_CONFLICT", "WRONG_STATE"), (field, value)
+            assert reason in ("", "NOT_FOUND", "PRUNED", "BODY_CONFLICT", "WRONG_STATE"), (field, value)
 
 
 @pytest.mark.spec("R-ID-1", "R-ID-2", "R-SEND-5")
@@ -301,7 +468,7 @@ def test_every_text_of_a_request_is_known_to_be_an_id_or_not() -> None:
             elif field.message_type is not None:
                 walk(field.message_type)
 
-    for module in (admin, instances, messages, turns, workers):
+    for module in (admin, events, instances, messages, turns, workers):
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
                 walk(method.input_type)
