@@ -177,7 +177,7 @@ def test_a_thousand_turns_at_once_and_one_more_in_the_background(driver: Driver)
     reply = driver.delete()
     assert (reply.deleted, reply.background) == (True, True)
     with driver.unchanged():
-        assert driver.delete().background, "as good as the same request"
+        assert driver.delete(request_id="").background, "as good as the same request"
         assert driver.delete(inc=99).word == "NOT_FOUND"
     calls: list[Callable[[], object]] = [
         driver.create, driver.send, driver.pause, driver.cancel, held.renew, held.finish, driver.trim,
@@ -244,7 +244,57 @@ def test_a12_a_late_repeat_leaves_the_next_life_alone(driver: Driver) -> None:
     assert driver.delete(request_id="twice", inc=2).deleted
     with driver.unchanged():
         assert driver.delete(request_id="twice").deleted
-        assert not driver.delete(request_id="once").deleted, "of two lives the last one is remembered"
+        assert driver.delete(request_id="once") == first
+    driver.send("a", b"one more life")
+    with driver.unchanged():
+        assert driver.delete(request_id="once") == first
+        assert driver.delete(request_id="twice").deleted
+
+
+@pytest.mark.spec("R-DELETE-2", "R-DELETE-3")
+def test_requests_of_the_last_nine_lives_are_remembered(driver: Driver) -> None:
+    for life in range(1, 11):
+        driver.create(request_id=f"born-{life}")
+        assert driver.delete(request_id=f"dead-{life}", max_turns=-1 if life == 3 else 1_000).deleted
+        driver.expire()
+    with driver.unchanged():
+        for life in range(2, 11):
+            assert driver.create(request_id=f"born-{life}").word == "INSTANCE_DELETED"
+            reply = driver.delete(request_id=f"dead-{life}")
+            assert (reply.deleted, reply.background) == (True, life == 3)
+    assert driver.create(request_id="born-1").word == "OK"
+    with driver.unchanged():
+        for life in range(2, 11):
+            assert driver.delete(request_id=f"dead-{life}").deleted
+    assert driver.delete(request_id="dead-1").deleted
+    assert driver.get().word == "NOT_FOUND"
+
+
+@pytest.mark.spec("R-DELETE-2")
+def test_a_deletion_without_a_request_id_takes_no_place(driver: Driver) -> None:
+    driver.create()
+    driver.delete(request_id="once")
+    for _ in range(10):
+        driver.create()
+        assert driver.delete(request_id="").deleted
+    driver.create()
+    with driver.unchanged():
+        assert driver.delete(request_id="once").deleted
+
+
+@pytest.mark.spec("R-DELETE-2")
+def test_a_second_deletion_while_the_first_goes_on(driver: Driver) -> None:
+    driver.send()
+    driver.delete(request_id="once", max_turns=-1)
+    second = driver.delete(request_id="twice")
+    assert (second.deleted, second.background) == (True, True)
+    with driver.unchanged():
+        assert driver.delete(request_id="twice") == second
+    driver.expire()
+    driver.send("a", b"new life")
+    with driver.unchanged():
+        assert driver.delete(request_id="twice") == second
+        assert driver.delete(request_id="once") == second
 
 
 @pytest.mark.spec("R-DELETE-2")
@@ -315,7 +365,8 @@ def test_a12_a_late_duplicate_of_the_creation_makes_no_new_life(driver: Driver) 
         assert driver.create(request_id="born").word == "INSTANCE_DELETED"
     assert driver.create(request_id="again").word == "OK"
     driver.delete()
-    assert driver.create(request_id="born").word == "OK", "of two lives the last one is remembered"
+    with driver.unchanged():
+        assert driver.create(request_id="born").word == "INSTANCE_DELETED", "an earlier life"
 
 
 @pytest.mark.spec("R-DELETE-3", "R-SEND-3")

@@ -128,8 +128,8 @@ class InstanceServiceServicer:
 
     def DeleteInstance(self, request, context):
         """Deletes the instance with its state, inbox, history and ledger; a turn that runs loses its lease at once. An instance
-        with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so; a repeat with the
-        same `request_id` gives the first answer for 24 hours.
+        with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so. A repeat with the
+        same `request_id` gives the first answer for 24 hours, unless nothing was deleted: that is judged anew.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

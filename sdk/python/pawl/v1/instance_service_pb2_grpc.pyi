@@ -59,8 +59,8 @@ class InstanceServiceStub:
     """
     DeleteInstance: _grpc.UnaryUnaryMultiCallable[_instance_service_pb2.DeleteInstanceRequest, _instance_service_pb2.DeleteInstanceResponse]
     """Deletes the instance with its state, inbox, history and ledger; a turn that runs loses its lease at once. An instance
-    with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so; a repeat with the
-    same `request_id` gives the first answer for 24 hours.
+    with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so. A repeat with the
+    same `request_id` gives the first answer for 24 hours, unless nothing was deleted: that is judged anew.
     """
 
 @_typing.type_check_only
@@ -94,8 +94,8 @@ class InstanceServiceAsyncStub(InstanceServiceStub):
     """
     DeleteInstance: _aio.UnaryUnaryMultiCallable[_instance_service_pb2.DeleteInstanceRequest, _instance_service_pb2.DeleteInstanceResponse]  # type: ignore[assignment]
     """Deletes the instance with its state, inbox, history and ledger; a turn that runs loses its lease at once. An instance
-    with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so; a repeat with the
-    same `request_id` gives the first answer for 24 hours.
+    with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so. A repeat with the
+    same `request_id` gives the first answer for 24 hours, unless nothing was deleted: that is judged anew.
     """
 
 class InstanceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -168,8 +168,8 @@ class InstanceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_instance_service_pb2.DeleteInstanceResponse, _abc.Awaitable[_instance_service_pb2.DeleteInstanceResponse]]:
         """Deletes the instance with its state, inbox, history and ledger; a turn that runs loses its lease at once. An instance
-        with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so; a repeat with the
-        same `request_id` gives the first answer for 24 hours.
+        with more than 1,000 turns is DELETING for a while. Deleting an absent instance succeeds and says so. A repeat with the
+        same `request_id` gives the first answer for 24 hours, unless nothing was deleted: that is judged anew.
         """
 
 def add_InstanceServiceServicer_to_server(servicer: InstanceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -8,7 +8,10 @@ local D_REQUEST = 6 -- request id of the deletion
 local D_BORN_REQUEST = 7 -- request id of the creation
 local D_IDS = 8 -- the last message ids, as dead_id gives them
 local D_BACKGROUND = 9 -- whether the deletion went on in the background
+local D_EARLIER = 10 -- further deletions, newest first: request id and whether that went on in the background, alternately
+local D_EARLIER_BIRTHS = 11 -- request ids of the creation of earlier lives, newest first
 local DEAD_KEEP_MS = 86400000
+local DEAD_KEEP_REQUESTS = 8
 
 -- What stands for a message id in a list of them.
 local function dead_id(message_id)
@@ -23,4 +26,49 @@ local function dead_get(id, now)
     ok, dead = pcall(cmsgpack.unpack, raw)
   end
   return ok and type(dead) == 'table' and now - dead[D_TIME] < DEAD_KEEP_MS and dead or nil
+end
+
+-- Puts values before those of a list, which keeps so many of all.
+local function dead_list(list, keep, ...)
+  local kept = { ... }
+  for i = 1, math.min(#list, keep - #kept) do
+    kept[#kept + 1] = list[i]
+  end
+  return kept
+end
+
+-- The earlier deletions, with one more.
+local function dead_earlier(dead, request_id, background)
+  local earlier = dead[D_EARLIER] or {}
+  return request_id == '' and earlier or dead_list(earlier, 2 * DEAD_KEEP_REQUESTS, request_id, background)
+end
+
+-- The creations of earlier lives, once the life itself is one of them.
+local function dead_earlier_births(dead)
+  local births, request_id = dead[D_EARLIER_BIRTHS] or {}, dead[D_BORN_REQUEST]
+  return request_id == '' and births or dead_list(births, DEAD_KEEP_REQUESTS, request_id)
+end
+
+-- Whether an earlier deletion than the newest one had that request id: nil, or whether it went on in the background.
+local function dead_repeats(dead, request_id)
+  local earlier = dead and request_id ~= '' and dead[D_EARLIER] or {}
+  for i = 1, #earlier, 2 do
+    if earlier[i] == request_id then
+      return earlier[i + 1]
+    end
+  end
+  return nil
+end
+
+-- Whether a life that is remembered was created by that request.
+local function dead_born_by(dead, request_id)
+  if not dead or request_id == '' then
+    return false
+  end
+  for _, earlier in ipairs(dead[D_EARLIER_BIRTHS] or {}) do
+    if earlier == request_id then
+      return true
+    end
+  end
+  return dead[D_BORN_REQUEST] == request_id
 end

@@ -39,7 +39,7 @@ for at = FIRST, LAST, STRIDE do
     replies[#replies + 1] = over('state_bytes', data_bytes(state), max_state)
   else
     local dead = dead_get(id, now)
-    if dead and request_id ~= '' and dead[D_BORN_REQUEST] == request_id then
+    if dead_born_by(dead, request_id) then
       replies[#replies + 1] = { 'INSTANCE_DELETED' }
     else
       u = born(id, now, type, version, digest, state, lease_ms, max_attempts, words, request_id, dead)

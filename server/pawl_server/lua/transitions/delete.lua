@@ -37,8 +37,11 @@ end
 
 local dead = dead_get(id, now)
 local repeats = dead and request_id ~= '' and dead[D_REQUEST] == request_id
+local earlier = dead_repeats(dead, request_id)
 local reply
-if u and repeats and dead[D_INC] ~= u.r[INC] then
+if earlier then
+  reply = { 'OK', 1, earlier }
+elseif u and repeats and dead[D_INC] ~= u.r[INC] then
   -- The repeat of a deletion leaves a later life of the id alone.
   reply = { 'OK', 1, dead[D_BACKGROUND] }
 elseif u and inc > 0 and inc ~= u.r[INC] then
@@ -54,7 +57,12 @@ elseif u then
   notify_awaiting(u, r[HEAD], '')
   r[FLAGS] = r[FLAGS] + 2
   ledger_add(u, DELETED, now, 0, 0)
-  DEAD[id] = cmsgpack.pack({ 1, r[INC], r[TAIL], r[SEQ], now, request_id, unit_birth(u)[7] or '', ids, background and 1 or 0 })
+  local record = { 1, r[INC], r[TAIL], r[SEQ], now, request_id, unit_birth(u)[7] or '', ids, background and 1 or 0, {}, {} }
+  if dead and dead[D_INC] ~= r[INC] then
+    record[D_EARLIER] = dead_earlier(dead, dead[D_REQUEST], dead[D_BACKGROUND])
+    record[D_EARLIER_BIRTHS] = dead_earlier_births(dead)
+  end
+  DEAD[id] = cmsgpack.pack(record)
   unit_mark('deadtime', id, now)
   if background then
     DUE['delete:' .. id] = now
@@ -64,7 +72,16 @@ elseif u then
   end
   reply = { 'OK', 1, background and 1 or 0 }
 elseif MISSING.deleting then
-  reply = inc > 0 and inc ~= UNITS[id].r[INC] and { 'NOT_FOUND' } or { 'OK', 1, 1 }
+  if inc > 0 and inc ~= UNITS[id].r[INC] then
+    reply = { 'NOT_FOUND' }
+  else
+    -- As good as the deletion that is under way.
+    if dead and not repeats and request_id ~= '' then
+      dead[D_EARLIER] = dead_earlier(dead, request_id, 1)
+      DEAD[id] = cmsgpack.pack(dead)
+    end
+    reply = { 'OK', 1, 1 }
+  end
 elseif MISSING.damaged then
   reply = { 'DAMAGED' }
 elseif repeats then
