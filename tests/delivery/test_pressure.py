@@ -10,11 +10,13 @@ import pytest
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.instance_service_pb2 import InstanceSpec
+from pawl.v1.payload_pb2 import Payload
 from pawl.v1.turn_service_pb2 import GetTurnRequest
 from pawl_server.app import Handle, running
 from pawl_server.delivery.sessions import OUT_BYTES, PENDING_MAX, STACKED_MAX
 from pawl_server.domain.lease import Lease
 from tests.support.api import TYPE, VERSION, Api
+from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_server import RedisServer
 from tests.support.server import settings_for
 from tests.support.stream import Stream, checkpoint, finish, workflows
@@ -65,6 +67,29 @@ async def test_a_worker_that_sends_and_never_reads_is_read_no_further_and_ended(
     sending.cancel()
     await asyncio.wait([sending])
     await quick_api.send("a", "m", create_if_absent=InstanceSpec(workflow_type=TYPE, version=VERSION))
+
+
+async def test_a_status_that_never_leaves_is_no_fault_of_the_server(
+    quick_server: Handle, quick_api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waits behind a frame that is not read, until the worker is gone for good."""
+
+    def handlers() -> list[str]:
+        return [task.get_name() for task in asyncio.all_tasks() if "/Work]" in task.get_name()]
+
+    spec = InstanceSpec(workflow_type=TYPE, version=VERSION, state=Payload(data=b"s" * 60_000))
+    async with FaultProxy(quick_server.address) as proxy, Api(proxy.url) as behind:
+        async with Stream(behind, credits=100, beats=False, acks=False):
+            [session] = quick_server.delivery.sessions.values()
+            proxy.down.hold()
+            for number in range(100):
+                await quick_api.send(f"i{number}", "m", create_if_absent=spec)
+            await wait_until(lambda: session.closed)
+            assert session.blocked
+            assert handlers()
+            proxy.cut()
+        await wait_until(lambda: not handlers())
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.spec("R-WORK-11")

@@ -130,9 +130,10 @@ async def test_credits_are_bounded(api: Api) -> None:
         assert (problem.reason, problem.metadata) == ("INVALID_FIELD", {"field": "credits_total"})
 
 
-async def test_a_worker_cant_receive_what_was_not_sent(api: Api) -> None:
+@pytest.mark.parametrize("frame", [7, -1])
+async def test_a_worker_cant_receive_what_was_not_sent(api: Api, frame: int) -> None:
     async with Stream(api) as stream:
-        await stream.say(received_through=7)
+        await stream.say(received_through=frame)
         assert (await stream.problem()).metadata == {"field": "received_through"}
 
 

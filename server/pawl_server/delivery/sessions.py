@@ -216,6 +216,8 @@ class WorkSession:
         received = frame.received_through
         if received > self._received:
             self._accept_through(received, now)
+        elif received < 0:
+            raise InvalidField("received_through", f"is {received}, below 0")
         if frame.commands:
             if len(frame.commands) > FRAME_ITEMS:
                 raise InvalidField("commands", f"has {len(frame.commands)} entries, at most {FRAME_ITEMS}")
