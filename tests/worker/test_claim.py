@@ -14,6 +14,7 @@ from pawl.v1.admin_service_pb2 import GetWorkflowTypeRequest
 from pawl.v1.message_service_pb2 import AwaitTurnRequest
 from pawl.v1.payload_pb2 import Payload
 from pawl.v1.turn_pb2 import TURN_STATE_FAILED, TURN_STATE_RUNNING
+from pawl.v1.turn_service_pb2 import CancelTurnRequest
 from pawl.v1.workflow_type_pb2 import WorkflowType
 from pawl_server.app import Handle, running
 from tests.support.api import CALL_S, TYPE, Api
@@ -212,6 +213,24 @@ async def test_the_client_hears_that_a_lease_expired(quick_api: Api) -> None:
         event = await client.event()
         assert (event.lease, refusal(event)) == (turn.lease, ("LEASE_ENDED", {"how": "expired"}))
         assert (await client.turn()).instance_id != turn.instance_id
+
+
+@pytest.mark.spec("R-WORK-5", "R-CLAIM-2")
+@pytest.mark.parametrize("where", ["same server", "other server"])
+async def test_the_client_hears_that_its_turn_was_cancelled(
+    redis_server: RedisServer, redis_url: str, where: str
+) -> None:
+    async with two_servers(redis_url) as (one, _, first, second):
+        await given(first, 2)
+        one.delivery.rereading.go_on = lambda now: None  # it is told, and need not look
+        async with ByClaim(first) as client:
+            turn = await client.turn()
+            request = CancelTurnRequest(instance_id=turn.instance_id, turn=1)
+            await (first if where == "same server" else second).turns.CancelTurn(request, timeout=CALL_S)
+            event = await client.event()
+            assert (event.lease, refusal(event)) == (turn.lease, ("LEASE_ENDED", {"how": "cancelled"}))
+            assert (await client.turn()).instance_id != turn.instance_id
+            assert (await client.do(turn, finish())).metadata == (("how", "cancelled"),)
 
 
 @pytest.mark.spec("R-WORK-6")

@@ -64,8 +64,6 @@ class Handlers(grpc.GenericRpcHandler):
         self.names.append(descriptor.full_name)
         readers: Mapping[str, Callable[[bytes], Any]] = getattr(servicer, "READERS", {})
         for method in descriptor.methods:
-            if not hasattr(servicer, method.name):
-                continue  # Answered as a call that this server does not know.
             make = _MAKERS[method.client_streaming, method.server_streaming]
             self._methods[f"/{descriptor.full_name}/{method.name}"] = make(
                 getattr(servicer, method.name),
