@@ -18,8 +18,8 @@ from pawl_server.domain.states import TurnState
 from pawl_server.store.bundle import load_libs
 from pawl_server.store.keys import KEYS
 from tests.support.ledgers import check_feed, check_fold
-from tests.support.lua_harness import read_key
-from tests.support.redis_server import Store
+from tests.support.lua_harness import read_keys
+from tests.support.redis_server import Store, call_all
 
 _LEDGER_STEP = 64
 """lib/ledger.lua trims at every 64th event."""
@@ -67,8 +67,15 @@ def violations(redis: Store, tag: str) -> list[str]:
     """Returns one line per broken rule in the partition of `tag`, [] if all hold."""
     pattern = re.sub(r"([\[\]*?\\])", r"\\\1", tag) + "*"
     names = sorted(key.decode().removeprefix(tag) for key in redis.call("KEYS", pattern))
-    found = [text for name in names for text in _check_key(redis, tag, name)]
-    partition = Partition({name: read_key(redis, tag + name) for name in names})
+    keys = [tag + name for name in names]
+    kinds = call_all(redis, [("TYPE", key) for key in keys])
+    ttls = call_all(redis, [("PTTL", key) for key in keys])
+    found = [
+        text
+        for name, kind, ttl in zip(names, kinds, ttls, strict=True)
+        for text in _check_key(name, kind.decode(), ttl)
+    ]
+    partition = Partition(dict(zip(names, read_keys(redis, keys), strict=True)))
     return found + [text for check in _CHECKS for text in check(partition)]
 
 
@@ -231,18 +238,17 @@ class Partition:
         return {(member.partition(":")[0], member.partition(":")[2]): score for member, score in entries}
 
 
-def _check_key(redis: Store, tag: str, name: str) -> Iterator[str]:
+def _check_key(name: str, kind: str, ttl: int) -> Iterator[str]:
     """Every key is in the catalogue, has its type, and never expires by Redis."""
     spec = KEYS.get(name.partition(":")[0])
     if spec is None:
         yield f"{name}: not in the key catalogue"
         return
-    kind = redis.call("TYPE", tag + name).decode()
     if kind != spec.type:
         yield f"{name}: is a {kind}, the catalogue says {spec.type}"
     if (":" in name) != (":" in spec.pattern):
         yield f"{name}: does not look like {spec.pattern}"
-    if redis.call("PTTL", tag + name) != -1 and spec.name != "waiting":
+    if ttl != -1 and spec.name != "waiting":
         yield f"{name}: has a time to live"
 
 

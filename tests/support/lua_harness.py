@@ -26,7 +26,7 @@ from pawl_server.store.lua_header import Field
 from pawl_server.store.script_call import Result
 from tests.support import reply_log
 from tests.support.lua_guard import guarded_bundles
-from tests.support.redis_server import RedisServer, Store
+from tests.support.redis_server import Command, RedisServer, Store, call_all
 
 FOLDER = Path(os.environ.get("PAWL_TEST_LUA") or LUA)
 """Where the scripts come from."""
@@ -189,18 +189,21 @@ class Harness:
 
     def state(self) -> State:
         """Reads the whole partition."""
-        return {name: read_key(self.redis, self.tag + name) for name in self.keys()}
+        names = self.keys()
+        return dict(zip(names, read_keys(self.redis, [self.tag + name for name in names]), strict=True))
 
     def dump(self) -> dict[str, bytes]:
         """Serializes the whole partition, for `restore`."""
-        return {name: self.redis.call("DUMP", self.tag + name) for name in self.keys()}
+        names = self.keys()
+        return dict(
+            zip(names, call_all(self.redis, [("DUMP", self.tag + name) for name in names]), strict=True)
+        )
 
     def restore(self, dump: Mapping[str, bytes]) -> None:
         """Makes the partition exactly what it was."""
-        for name in self.keys():
-            self.redis.call("DEL", self.tag + name)
-        for name, data in dump.items():
-            self.redis.call("RESTORE", self.tag + name, 0, data)
+        commands: list[Command] = [("DEL", self.tag + name) for name in self.keys()]
+        commands += [("RESTORE", self.tag + name, 0, data) for name, data in dump.items()]
+        call_all(self.redis, commands)
 
     def failing_writes(self, call: Callable[[], object]) -> Iterator[FailedWrite]:
         """Makes the first, second, … write of `call` fail, each time from the state before it.
@@ -252,24 +255,35 @@ def changes(before: State, after: State) -> dict[str, tuple[Any, Any]]:
     return found
 
 
-def read_key(redis: Store, key: str) -> Any:
-    """Reads one key: hashes and zsets as dicts, lists as lists, sets as sets of str, streams as lists of
-    (id, fields), others as DUMP."""
-    kind = redis.call("TYPE", key).decode()
+def read_keys(redis: Store, keys: Sequence[str]) -> list[Any]:
+    """Reads keys: hashes and zsets as dicts, sets as sets of str, streams as lists of (id, fields); None for
+    what is not there."""
+    kinds = [kind.decode() for kind in call_all(redis, [("TYPE", key) for key in keys])]
+    found = [(key, kind) for key, kind in zip(keys, kinds, strict=True) if kind != "none"]
+    raw = iter(call_all(redis, [_READ[kind](key) for key, kind in found]))
+    return [_decoded(kind, next(raw)) if kind != "none" else None for kind in kinds]
+
+
+_READ: dict[str, Callable[[str], Command]] = {
+    "hash": lambda key: ("HGETALL", key),
+    "zset": lambda key: ("ZRANGE", key, 0, -1, "WITHSCORES"),
+    "list": lambda key: ("LRANGE", key, 0, -1),
+    "set": lambda key: ("SMEMBERS", key),
+    "stream": lambda key: ("XRANGE", key, "-", "+"),
+    "string": lambda key: ("GET", key),
+}
+
+
+def _decoded(kind: str, raw: Any) -> Any:
     if kind == "hash":
-        flat = redis.call("HGETALL", key)
-        return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        return {name.decode(): value for name, value in zip(raw[::2], raw[1::2], strict=True)}
     if kind == "zset":
-        flat = redis.call("ZRANGE", key, 0, -1, "WITHSCORES")
-        return {name.decode(): float(score) for name, score in zip(flat[::2], flat[1::2], strict=True)}
-    if kind == "list":
-        return redis.call("LRANGE", key, 0, -1)
+        return {name.decode(): float(score) for name, score in zip(raw[::2], raw[1::2], strict=True)}
     if kind == "set":
-        return {member.decode() for member in redis.call("SMEMBERS", key)}
+        return {member.decode() for member in raw}
     if kind == "stream":
-        entries = redis.call("XRANGE", key, "-", "+")
-        return [(id_.decode(), dict(zip(flat[::2], flat[1::2], strict=True))) for id_, flat in entries]
-    return redis.call("DUMP", key)
+        return [(id_.decode(), dict(zip(flat[::2], flat[1::2], strict=True))) for id_, flat in raw]
+    return raw
 
 
 _scripts: Mapping[str, Bundle] = {}

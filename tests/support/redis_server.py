@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -29,6 +29,8 @@ from tests.support.wait import wait_until_sync
 CHOSEN = os.environ.get("PAWL_TEST_REDIS")
 CLUSTER = os.environ.get("PAWL_TEST_CLUSTER", "") not in ("", "0")
 """Whether each server is a cluster of one node, which refuses every script that touches a second slot."""
+Command = Sequence[bytes | str | int]
+"""One command with its arguments."""
 START_SECONDS = 10.0
 """Longest time a server may need until it answers PING."""
 
@@ -77,6 +79,13 @@ class Store(Protocol):
     def call(self, *args: bytes | str | int) -> Any:
         """One command; raises hiredis.ReplyError."""
         ...
+
+
+def call_all(redis: Store, commands: Sequence[Command]) -> list[Any]:
+    """Several commands, in one go where that is possible; raises the first hiredis.ReplyError."""
+    if isinstance(redis, RedisServer | Control):
+        return redis.calls(commands)
+    return [redis.call(*command) for command in commands]
 
 
 class RedisServer:
@@ -163,10 +172,14 @@ class RedisServer:
 
     def call(self, *args: bytes | str | int) -> Any:
         """One command over a blocking connection of the test's own; raises hiredis.ReplyError."""
+        return self.calls([args])[0]
+
+    def calls(self, commands: Sequence[Command]) -> list[Any]:
+        """Several commands in one go over that connection; raises the first hiredis.ReplyError."""
         if self._control is None:
             self._control = Control(self.socket)
         try:
-            return self._control.call(*args)
+            return self._control.calls(commands)
         except OSError:
             self._control.close()
             self._control = None
@@ -258,6 +271,21 @@ class Control:
         """Sends one command and returns its reply."""
         self.send(*args)
         return self.receive()
+
+    def calls(self, commands: Sequence[Command]) -> list[Any]:
+        """Sends several commands at once and returns their replies; raises the first error, after the last
+        reply."""
+        self._socket.sendall(b"".join(hiredis.pack_command(cast(Any, command)) for command in commands))
+        replies: list[Any] = []
+        failed: hiredis.ReplyError | None = None
+        for _ in commands:
+            try:
+                replies.append(self.receive())
+            except hiredis.ReplyError as error:
+                failed = failed or error
+        if failed:
+            raise failed
+        return replies
 
     def close(self) -> None:
         """Closes the connection."""
