@@ -1,7 +1,8 @@
 """C-37: callers that cancel.
 
 Given  a server process, and clients that cancel every call they make.
-Do     cancel 2,000 work streams, before and after the server's hello, and 2,000 calls that wait for a turn.
+Do     cancel 2,000 streams of workers, before and after the server's hello, and 2,000 calls that wait: for
+       the end of a turn, and for a turn to run.
 Expect the memory of the server to grow by less than 50 MiB, and nothing to be left of the calls: no stream,
        no waiter, and nothing that a stop would wait for.
 """
@@ -13,6 +14,7 @@ import contextlib
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -22,7 +24,8 @@ from pawl.v1.message_service_pb2 import AwaitTurnRequest
 from pawl_server.app import Handle
 from tests.support.api import CALL_S, Api
 from tests.support.processes import serving
-from tests.support.stream import Stream
+from tests.support.raw_worker import ByClaim
+from tests.support.stream import Stream, workflows
 from tests.support.wait import wait_until
 
 CALLS = 2_000
@@ -40,19 +43,29 @@ def rss_kib(pid: int) -> int:
 
 async def cancelled_streams(api: Api, batch: int) -> None:
     """Opens streams; half of them are cancelled once the server has said hello, half before it can."""
-    streams = [Stream(api, session=f"s{batch}-{n}", credits=1, types=["idle"]) for n in range(BATCH)]
-    await asyncio.gather(*(stream.open() for stream in streams[::2]))
+    names = [f"s{batch}-{n}" for n in range(BATCH // 2)]
+    streams = [Stream(api, session=name, credits=1, types=["idle"]) for name in names]
+    clients = [ByClaim(api, "idle", session=name) for name in names]
+    await asyncio.gather(*(each.open() for each in (*streams[::2], *clients[::2])))
     for stream in streams[1::2]:
         await stream._call.write(pb.WorkRequest(hello=stream.hello))
-    for stream in streams:
-        stream.cut()
+    for client in clients[1::2]:
+        client._call = api.workers.Claim(client._request)
+    for each in (*streams, *clients):
+        each.cut()
 
 
 async def cancelled_waits(api: Api, waiting: Callable[[], bool] = lambda: True) -> None:
-    """Calls that wait for a turn that nobody runs, cancelled once the server is `waiting`."""
+    """Calls that wait: for a turn that nobody runs, and for one of a type that there is not.
+
+    They are cancelled once the server is `waiting`.
+    """
     request = AwaitTurnRequest(instance_id="a", turn=1)
-    request.wait.FromSeconds(60)
-    calls = [api.messages.AwaitTurn(request, timeout=CALL_S) for _ in range(BATCH)]
+    poll = pb.PollTurnRequest(workflows=workflows("idle"))
+    for each in (request, poll):
+        each.wait.FromSeconds(60)
+    calls: list[Any] = [api.messages.AwaitTurn(request, timeout=CALL_S) for _ in range(BATCH // 2)]
+    calls += [api.workers.PollTurn(poll, timeout=CALL_S) for _ in range(BATCH // 2)]
     await api.send("a", "m1")  # answered behind them
     await wait_until(waiting)
     for call in calls:
@@ -92,6 +105,8 @@ async def test_nothing_is_left(server: Handle, api: Api) -> None:
 
     def left() -> tuple[int, ...]:
         engine, gate = server.engine, server.gate
-        return len(server.delivery.sessions), engine.awaits.count, gate.waiting, gate.in_flight
+        delivery = server.delivery
+        waiters = engine.awaits.count, delivery.polls.count, gate.waiting, gate.in_flight
+        return len(delivery.sessions), len(delivery.holders), *waiters
 
     await wait_until(lambda: not any(left()), what="streams, waiters and calls are gone")

@@ -53,6 +53,22 @@ async def test_a_message_sent_to_another_server_arrives_without_a_poll(
             assert (await stream.turn()).message_id == "m1"
 
 
+@pytest.mark.spec("R-DELIVER-2")
+async def test_a_worker_with_new_credits_is_known_to_wait(redis_server: RedisServer, redis_url: str) -> None:
+    """A claim that is filled ends what the store knew; the next credit must tell it anew."""
+    async with two_servers(redis_url, poll_interval_ms=NEVER_MS) as (first, second, handle):
+        names = [name for name in map("i{}".format, range(20)) if partition_of(name, 2) == 0][:5]
+        for name in names:
+            await first.create(name)
+        async with Stream(second, credits=1) as stream:
+            await wait_until(lambda: waiting(redis_server, handle) == 2)
+            for name in names:
+                await first.send(name, "m1")
+                assert (await stream.turn()).instance_id == name
+                await stream.credit(1)
+                await wait_until(lambda: waiting(redis_server, handle) == 2)
+
+
 @pytest.mark.spec("R-DELIVER-3")
 async def test_a_turn_whose_hint_was_lost_starts_within_the_poll_interval(
     redis_server: RedisServer, redis_url: str

@@ -74,7 +74,7 @@ class Delivery:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
         self.dispatcher = Dispatcher(engine.leases, engine.store.partitions)
-        self.polls = Polls(engine, self.dispatcher)
+        self.polls = Polls(self)
         self.rereading = Rereading(self)
         self.wakeups = Wakeups(engine, self.dispatcher, self.lost)
         self.sessions: dict[int, WorkSession] = {}

@@ -20,9 +20,8 @@ from pawl_server.domain.errors import Reason, Refused
 from pawl_server.store import records
 
 if TYPE_CHECKING:
-    from pawl_server.delivery.dispatcher import Dispatcher
+    from pawl_server.delivery import Delivery
     from pawl_server.domain.lease import Lease
-    from pawl_server.engine.core import Engine
 
 MAX_TURN_BYTES = (4 << 20) - (64 << 10)
 """A turn that is larger is more than gRPC clients accept by default."""
@@ -38,13 +37,13 @@ _Call = asyncio.Future[pb.LeasedTurn | None]
 class Polls:
     """The polling calls of this server. Use it from the event loop."""
 
-    def __init__(self, engine: Engine, dispatcher: Dispatcher) -> None:
-        self._engine = engine
-        self._dispatcher = dispatcher
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._dispatcher = delivery.dispatcher
         self._groups: dict[tuple[str, ...], _Group] = {}
         self._late: dict[_Group, None] = {}
         self._closed = False
-        dispatcher.answered = self._answered
+        self._dispatcher.answered = self._answered
 
     @property
     def count(self) -> int:
@@ -94,7 +93,7 @@ class Polls:
         types = tuple(sorted(types))
         group = self._groups.get(types)
         if group is None:
-            group = self._groups[types] = _Group(self._engine, self._dispatcher, types)
+            group = self._groups[types] = _Group(self._delivery, types)
             self._dispatcher.register(group)
         return group
 
@@ -126,16 +125,17 @@ class _Group:
     conn = ""
     """Leases of polls belong to no stream."""
 
-    def __init__(self, engine: Engine, dispatcher: Dispatcher, types: tuple[str, ...]) -> None:
+    def __init__(self, delivery: Delivery, types: tuple[str, ...]) -> None:
         self.types = types
         self.reserved = 0
         self.closed = False
         self.waiting: OrderedDict[_Call, None] = OrderedDict()
         self.late: dict[_Call, None] = {}
         self.left_at = 0.0
-        self._leases = engine.leases
-        self._namespace = engine.namespace
-        self._dispatcher = dispatcher
+        self._delivery = delivery
+        self._dispatcher = delivery.dispatcher
+        self._leases = delivery.engine.leases
+        self._namespace = delivery.engine.namespace
 
     @property
     def idle(self) -> int:
@@ -182,11 +182,13 @@ class _Group:
             turn = pb.LeasedTurn()
             fill_turn(turn, lease.encode(), claimed, self._namespace)
             call.set_result(turn)
+            self._delivery.delivered += 1
             return
         self._give_back(lease)
 
     def _give_back(self, lease: Lease) -> None:
         """Returns a turn that was never sent."""
+        self._delivery.returned += 1
         self._leases.release(lease.partition, commands.release(lease, 1), _ignore, None)
 
 

@@ -1171,7 +1171,7 @@ class AdoptLeasesRequest(_message.Message):
     STREAM_ORDINAL_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """Session that holds the leases; it must have a work stream open on this server, else WRONG_STATE."""
+    """Session that holds the leases; it must have a work or Claim stream open on this server, else WRONG_STATE."""
     stream_ordinal: _builtins.int
     """Ordinal of that stream."""
     @_builtins.property
@@ -1232,8 +1232,8 @@ class ClaimRequest(_message.Message):
     """Receives each turn once its frame is written, and renews it while the stream is open."""
     @_builtins.property
     def hello(self) -> Global___WorkHello:
-        """Who listens and what it can run. `stream_ordinal` may be 0: then the server numbers the stream. `leases` are adopted,
-        as on a work stream.
+        """Who listens and what it can run. `stream_ordinal` may be 0: then the server numbers the stream, by engine time in ms; a
+        session that gives numbers of its own gives them always. `leases` are adopted, as on a work stream.
         """
 
     def __init__(

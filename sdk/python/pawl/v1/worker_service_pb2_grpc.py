@@ -119,7 +119,7 @@ class WorkerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AdoptLeases(self, request, context):
-        """Moves up to 256 leases to an open work stream of the same session on this server, and renews them.
+        """Moves up to 256 leases to an open work or Claim stream of the same session on this server, and renews them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

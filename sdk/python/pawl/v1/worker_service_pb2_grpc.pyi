@@ -48,7 +48,7 @@ class WorkerServiceStub:
     stream no longer shortens them; from then on they last 10 s, and one that runs out counts as lost, not as failed.
     """
     AdoptLeases: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.AdoptLeasesRequest, _worker_service_pb2.AdoptLeasesResponse]
-    """Moves up to 256 leases to an open work stream of the same session on this server, and renews them."""
+    """Moves up to 256 leases to an open work or Claim stream of the same session on this server, and renews them."""
     Claim: _grpc.UnaryStreamMultiCallable[_worker_service_pb2.ClaimRequest, _worker_service_pb2.ClaimResponse]
     """Hands turns to a client that only listens; commands go by the unary calls below, to any server. The first response
     is the hello, the others bring turns, lease events, beats and a drain. The first thing to do with a turn is
@@ -97,7 +97,7 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     stream no longer shortens them; from then on they last 10 s, and one that runs out counts as lost, not as failed.
     """
     AdoptLeases: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.AdoptLeasesRequest, _worker_service_pb2.AdoptLeasesResponse]  # type: ignore[assignment]
-    """Moves up to 256 leases to an open work stream of the same session on this server, and renews them."""
+    """Moves up to 256 leases to an open work or Claim stream of the same session on this server, and renews them."""
     Claim: _aio.UnaryStreamMultiCallable[_worker_service_pb2.ClaimRequest, _worker_service_pb2.ClaimResponse]  # type: ignore[assignment]
     """Hands turns to a client that only listens; commands go by the unary calls below, to any server. The first response
     is the hello, the others bring turns, lease events, beats and a drain. The first thing to do with a turn is
@@ -161,7 +161,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_service_pb2.AdoptLeasesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_service_pb2.AdoptLeasesResponse, _abc.Awaitable[_worker_service_pb2.AdoptLeasesResponse]]:
-        """Moves up to 256 leases to an open work stream of the same session on this server, and renews them."""
+        """Moves up to 256 leases to an open work or Claim stream of the same session on this server, and renews them."""
 
     @_abc_1.abstractmethod
     def Claim(
