@@ -24,6 +24,8 @@ COMMANDS = {
     "get": "pawl.cli.instances:get",
     "list": "pawl.cli.instances:list_instances",
     "turns": "pawl.cli.turns:turns",
+    "events": "pawl.cli.events:events",
+    "watch": "pawl.cli.events:watch",
     "inbox": "pawl.cli.backlog:inbox",
     "backlog": "pawl.cli.backlog:backlog",
     "parked": "pawl.cli.backlog:parked",
