@@ -405,3 +405,39 @@ def test_words_that_refuse_it(driver: Driver) -> None:
     with driver.unchanged():
         assert driver.cancel_message("m-4", request_id="c").turn == 4
         assert driver.cancel_message("m-2", request_id="c").word == "BODY_CONFLICT"
+
+
+@pytest.mark.spec("R-CANCEL-2", "R-WAKE-1")
+def test_the_last_turn_is_cancelled_while_the_head_stays_behind(driver: Driver) -> None:
+    driver.call("send", items=[driver.message("a", b"%d" % turn, ttl_ms=1) for turn in range(1, 61)])
+    driver.send("a", b"61")
+    held = driver.take()
+    driver.later(1)
+    while driver.expire():
+        pass
+    held.finish()
+    assert driver.record().head == 18
+    reply = driver.cancel(34)
+    assert (reply.word, reply.state) == ("WRONG_STATE", TurnState.EXPIRED)
+    assert (driver.head(), driver.record().head) == ("CANCELLED", 34)
+    assert driver.cancel(61).word == "OK"
+    assert (driver.head(), driver.record().head, driver.due(), driver.state().get("busy")) == (
+        "",
+        62,
+        {},
+        None,
+    )
+
+
+@pytest.mark.parametrize("script", ["checkpoint", "finish", "fail", "release", "sleep", "defer", "renew"])
+@pytest.mark.spec("R-FENCE-1", "R-CANCEL-1")
+def test_a_turn_that_ended_before_any_lease_has_no_fence(driver: Driver, script: str) -> None:
+    driver.send("a", b"1")
+    driver.send("a", b"2")
+    driver.cancel(2)
+    driver.take().finish()
+    item = {"id": "a", "inc": 1, "turn": 2, "fence": 0}
+    if script != "renew":
+        item |= {"n": 1, "digest": b"d"}
+    with driver.unchanged():
+        assert driver.call(script, items=[item]).replies[0].word == "STALE_FENCE"

@@ -157,3 +157,17 @@ def test_a_repeat_of_a_message_that_cannot_be_read_is_not_admitted(
         assert driver.record("a").tail == 1
     finally:
         driver.redis.call("FLUSHALL")
+
+
+@pytest.mark.spec("R-DAMAGE-1")
+def test_a_head_without_its_message_is_marked_until_it_is_deleted(driver: Driver) -> None:
+    for name in ("a", "b"):
+        driver.send(name)
+    driver.redis.call("HDEL", f"{driver.tag}i:a", "1.m")
+    try:
+        assert [held.view.instance_id for held in driver.claim(2)] == ["b"]
+        assert driver.state()["damaged"] == {"i:a": driver.now}
+        driver.delete("a")
+        assert "damaged" not in driver.state()
+    finally:
+        driver.redis.call("FLUSHALL")

@@ -422,3 +422,13 @@ def test_one_that_cannot_be_read(driver: Driver) -> None:
     driver.redis.call("HSET", key, "o", "not packed")
     assert driver.delete().deleted
     assert traces(driver) == []
+
+
+@pytest.mark.spec("R-DELETE-1", "R-EXPIRE-1")
+def test_a_deletion_goes_on_at_once(driver: Driver) -> None:
+    many_turns(driver, 700)
+    driver.delete(max_turns=-1)
+    driver.later(5)
+    *fired, then = driver.call("expire", limit=16).replies
+    assert ([reply.outcome for reply in fired], then.due_ms) == (["deleting"], driver.now)
+    assert driver.due() == {"delete:a": driver.now}
