@@ -11,11 +11,13 @@ from google.protobuf.duration_pb2 import Duration
 from pawl.v1 import instance_service_pb2 as instances
 from pawl.v1 import message_service_pb2 as messages
 from pawl.v1 import turn_service_pb2 as turns
+from pawl.v1 import worker_service_pb2 as worker
 from pawl.v1.instance_pb2 import InstanceStatus
 from pawl.v1.turn_pb2 import TurnState
 from pawl_server.app import Handle
 from tests.support.api import CALL_S, Api, refusal_of
 from tests.support.hand import Hand
+from tests.support.stream import workflows
 from tests.support.wait import wait_until
 
 
@@ -105,6 +107,8 @@ async def test_park_and_redrive(server: Handle, api: Api) -> None:
     found = (await api.turns.GetTurn(turns.GetTurnRequest(instance_id="a", turn=4))).turn
     assert (found.origin.redrive.turn, found.origin.redrive.message_id) == (1, "m0")
     assert found.message.data == b"1"
+    polled = await api.workers.PollTurn(worker.PollTurnRequest(workflows=workflows(), session="s"))
+    assert (polled.turn.turn, polled.turn.origin) == (4, found.origin)
     problem = await refusal_of(
         api.turns.RedriveParked(turns.RedriveParkedRequest(instance_id="a", turn=1, discard=True))
     )

@@ -159,8 +159,8 @@ def fill_turn(turn: pb.LeasedTurn, key: bytes, claimed: records.ClaimedTurn, nam
     turn.message_id = message.message_id
     fill_payload(turn.message, message.blob)
     if message.from_turn:
-        turn.origin.continuation.turn = message.from_turn
-        turn.origin.continuation.message_id = message.from_id
+        source = turn.origin.redrive if message.redriven else turn.origin.continuation
+        source.turn, source.message_id = message.from_turn, message.from_id
     elif message.origin:
         turn.origin.client = message.origin
     if claimed.state:
