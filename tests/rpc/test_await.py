@@ -11,12 +11,16 @@ from google.protobuf.duration_pb2 import Duration
 from pawl.v1 import message_service_pb2 as messages
 from pawl.v1.turn_pb2 import Turn, TurnState
 from pawl_server.app import Handle, running
+from pawl_server.engine.control import Target
 from tests.support.api import Api, json, refusal_of
 from tests.support.hand import Hand
 from tests.support.invariants import violations_everywhere
 from tests.support.redis_server import RedisServer
 from tests.support.server import NEVER_MS, settings_for
 from tests.support.wait import wait_until
+
+SOON_S = 10
+"""Less than any wait."""
 
 
 @pytest.fixture
@@ -85,6 +89,42 @@ async def test_waiters_of_many_turns_of_one_instance(api: Api, server: Handle) -
         await hand.finish("a", b"%d" % turn)
     replies = [(await each).reply.data for each in waiting]
     assert replies == [b"1", b"3", b"3", b"5", b"5"]
+
+
+@pytest.mark.spec("R-AWAIT-1", "R-CANCEL-2")
+async def test_turns_that_end_one_after_another_behind_their_head(api: Api, server: Handle) -> None:
+    """Only the first end uses up the note, and nobody is told of the others."""
+    await api.create("a")
+    for at in range(6):
+        await api.send("a", f"m{at}")
+    waiting = [asyncio.ensure_future(await_turn(api, "a", turn)) for turn in range(1, 6)]
+    await wait_until(lambda: server.engine.awaits.count == 5)
+    cancel = server.engine.control.cancel
+    await asyncio.gather(*(cancel(Target("a", turn=turn)) for turn in (3, 2, 5)))  # in one flush
+    async with asyncio.timeout(SOON_S):
+        ended = await asyncio.gather(*(waiting[at] for at in (1, 2, 4)))
+    assert {turn.state for turn in ended} == {TurnState.TURN_STATE_CANCELLED}
+    hand = Hand(server.engine)
+    for at in (0, 3):
+        assert not waiting[at].done()
+        await hand.finish("a")
+        assert (await waiting[at]).state == TurnState.TURN_STATE_COMPLETED
+    assert server.engine.awaits.count == 0
+
+
+@pytest.mark.spec("R-AWAIT-1", "R-TTL-1")
+async def test_messages_that_expire_together_behind_their_head(api: Api, server: Handle) -> None:
+    await api.create("a")
+    await api.send("a", "head")
+    for at in range(4):
+        await api.send("a", f"m{at}", ttl=Duration(nanos=300_000_000))
+    head = asyncio.ensure_future(await_turn(api, "a", 1))
+    async with asyncio.timeout(SOON_S):
+        expiring = await asyncio.gather(*(await_turn(api, "a", turn) for turn in range(2, 6)))
+    assert {turn.state for turn in expiring} == {TurnState.TURN_STATE_EXPIRED}
+    assert not head.done()
+    await Hand(server.engine).finish("a")
+    assert (await head).state == TurnState.TURN_STATE_COMPLETED
 
 
 @pytest.mark.spec("R-AWAIT-1")

@@ -306,10 +306,13 @@ def test_ended_turns_are_trimmed_with_the_others(driver: Driver) -> None:
 def test_who_waits_for_a_queued_turn_hears_of_its_end(driver: Driver) -> None:
     driver.send("a", b"1")
     driver.send("a", b"2")
-    assert driver.one("await", id="a", turn=2).word == "PENDING"
+    pending = driver.one("await", id="a", turn=2)
+    assert (pending.word, pending.passed) == ("PENDING", False)
     driver.cancel(2)
     assert "a" not in driver.fields()
     assert driver.one("await", id="a", turn=2).word == "DONE"
+    pending = driver.one("await", id="a", turn=1)
+    assert (pending.word, pending.passed) == ("PENDING", True), "others ended first"
     view = driver.turn(2)
     assert (view.message, view.steps) == (None, [])
     assert view.receipt is not None

@@ -2,10 +2,10 @@
 
 A waiter is entered here first, and only then does the `await` script look at the turn and note that this
 server wants to hear of it, so that no end falls between the two. The end arrives as a reply on this server or
-as a hint from another one; while anybody waits, every turn waited for is looked at again each poll interval,
-so that a lost hint costs a second, never the answer.
+as a hint from another one; while anybody waits, every instance waited for is looked at again each poll
+interval, so that a lost hint costs a second, never the answer.
 
-The note is one per instance and server, and any end uses it up: waiters for later turns renew it.
+The note is one per instance and server, and any end uses it up: waiters for other turns renew it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Awaits:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: dict[str, _Waiters] = {}
+        self._looks: dict[str, bool] = {}
+        """Instances that are looked at now, and whether something happened to them since."""
         self._poll: asyncio.TimerHandle | None = None
         self._closed = False
         self._checks: Coalescer[AwaitItem, AwaitReply] = Coalescer(
@@ -110,23 +112,39 @@ class Awaits:
     def _look_again(self, instance_id: str) -> None:
         """Looks at the oldest turn that is waited for, and so renews the note for all of the instance.
 
-        Whatever the answer says beyond "pending" lets its waiters read the turn, and the next one is due.
+        If turns behind it have ended, it looks at all the others as well: the first end uses up the note, so
+        that nobody may have said anything about the next one. What has ended lets its waiters read the turn,
+        and the next oldest one is due.
         """
+        if instance_id in self._looks:
+            self._looks[instance_id] = True
+        elif turns := self._open_turns(instance_id):
+            self._looks[instance_id] = False
+            self._look(instance_id, [min(turns)], oldest=True)
+
+    def _open_turns(self, instance_id: str) -> list[int]:
         turns = self._waiting.get(instance_id, {})
-        open_turns = [turn for turn, futures in turns.items() if any(not each.done() for each in futures)]
-        if not open_turns:
-            return
-        oldest = min(open_turns)
+        return [turn for turn, futures in turns.items() if any(not each.done() for each in futures)]
 
-        def answered(check: asyncio.Future[AwaitReply]) -> None:
-            if check.cancelled() or isinstance(check.exception(), StoreError):
-                return  # the next poll asks again
-            if check.exception() is None and isinstance(check.result(), scripts_gen.AwaitPending):
-                return
-            self._ended(self._waiting.get(instance_id, {}), oldest)
-            self._look_again(instance_id)
+    def _look(self, instance_id: str, turns: list[int], *, oldest: bool) -> None:
+        def answered(looks: asyncio.Future[list[AwaitReply | BaseException]]) -> None:
+            again = self._looks.pop(instance_id)
+            passed = False
+            for turn, reply in zip(turns, [] if looks.cancelled() else looks.result(), strict=False):
+                if isinstance(reply, scripts_gen.AwaitPending):
+                    passed = passed or reply.passed
+                elif not isinstance(reply, StoreError | asyncio.CancelledError):  # the next poll asks again
+                    self._ended(self._waiting.get(instance_id, {}), turn)
+                    again = True
+            others = self._open_turns(instance_id) if oldest and passed else []
+            if len(others) > 1:
+                self._looks[instance_id] = again
+                self._look(instance_id, sorted(others)[1:], oldest=False)
+            elif again:
+                self._look_again(instance_id)
 
-        self._check(instance_id, oldest).add_done_callback(answered)
+        looks = asyncio.gather(*(self._check(instance_id, turn) for turn in turns), return_exceptions=True)
+        looks.add_done_callback(answered)
 
     def _leave(self, instance_id: str, turn: int, future: asyncio.Future[None]) -> None:
         if future.done() and not future.cancelled():

@@ -150,6 +150,8 @@ class AwaitDone(NamedTuple):
 
 
 class AwaitPending(NamedTuple):
+    passed: bool
+
     word = "PENDING"
 
 
@@ -160,7 +162,7 @@ class AwaitNotFound(NamedTuple):
 AwaitReply = AwaitDone | AwaitPending | AwaitNotFound
 _AWAIT_WORDS: dict[bytes, Callable[[Sequence[Any]], AwaitReply]] = {
     b"DONE": lambda r: AwaitDone(),
-    b"PENDING": lambda r: AwaitPending(),
+    b"PENDING": lambda r: AwaitPending(r[1] == 1),
     b"NOT_FOUND": lambda r: AwaitNotFound(),
 }
 AWAIT: Script[AwaitReply] = _script("await")

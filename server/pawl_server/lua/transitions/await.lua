@@ -4,7 +4,7 @@
 -- @arg   server  str  run id of the caller
 -- @item  id      str  instance id
 -- @item  turn    int  turn number
--- @reply DONE | PENDING | NOT_FOUND
+-- @reply DONE | PENDING(passed bool) | NOT_FOUND
 -- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
 -- @spec  R-AWAIT-1
@@ -24,7 +24,8 @@ for at = FIRST, LAST, STRIDE do
     reply = { 'DONE' }
   else
     note_waiting(u, server)
-    reply = { 'PENDING' }
+    -- Whether turns have ended while the head has not.
+    reply = { 'PENDING', u.r[TAIL] - u.r[HEAD] + 1 > u.r[PENDING] and 1 or 0 }
   end
   replies[#replies + 1] = reply
 end
