@@ -13,6 +13,8 @@ GENDEV := $(GEN)/.installed
 WORKERS ?= auto
 # Passed on: make test ARGS="-k lease", make demo ARGS="--json", make bench ARGS=..., BASE=<commit>, SCRIPTS=1.
 ARGS ?=
+# What a cluster of one node runs: whatever calls scripts. Tests that know real clusters run with all others, too.
+CLUSTER_TESTS ?= $(addprefix tests/,lua transitions model engine background delivery rpc cases stories store cluster)
 BASE ?=
 SCRIPTS ?=
 # make mutants N=40 draws as many, by SEED if given; ONLY=finish,fail takes those of some transitions.
@@ -21,7 +23,7 @@ SEED ?=
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-lua mutants lint format type gen gen-check bench wheel-check clean
+.PHONY: help setup demo test test-lua test-cluster mutants lint format type gen gen-check bench wheel-check clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +43,9 @@ test-lua: $(DEV) ## Run the tests of the Lua scripts alone
 
 mutants: $(DEV) ## Take one line at a time out of the scripts and see that a test notices
 	@$(BIN)/python tools/mutants.py $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+test-cluster: $(DEV) ## Run the tests again with clusters of one node in place of single servers
+	@PAWL_TEST_CLUSTER=1 $(BIN)/python -m pytest -n $(WORKERS) $(CLUSTER_TESTS) $(ARGS)
 
 lint: $(DEV) ## Check style, spelling, layers, protos and scripts
 	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed, $$*"; }; \

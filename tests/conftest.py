@@ -11,7 +11,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ("tests.support.reply_log",)
+pytest_plugins = ("tests.support.reply_log", "tests.support.topology")
 
 settings.register_profile(
     "pawl", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]

@@ -36,6 +36,7 @@ async def health(api: Api, service: str = "") -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.standalone
 @pytest.mark.spec("R-API-2", "R-STORE-7", "R-STORE-11")
 async def test_red_soon_and_green_again_by_itself(redis_server: RedisServer, redis_url: str) -> None:
     async with (

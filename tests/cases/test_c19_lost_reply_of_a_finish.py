@@ -22,7 +22,7 @@ from tests.support.api import CALL_S, Api
 from tests.support.fault_proxy import FaultProxy
 from tests.support.invariants import violations_everywhere
 from tests.support.redis_server import RedisServer
-from tests.support.server import settings_for
+from tests.support.server import lanes, settings_for
 from tests.support.stored import Stored
 from tests.support.stream import Stream, finish, refusal
 from tests.support.wait import wait_until
@@ -71,7 +71,7 @@ async def test_a_reply_lost_once_is_not_noticed(redis_server: RedisServer, redis
         turn = await first_turn(api, stream)
         proxy.down.drop(1, containing=BEHIND)
         result = await stream.command(turn, DONE)
-        assert (proxy.down.dropped, handle.engine.store.metrics["hot"].retries >= 1) == (1, True)
+        assert (proxy.down.dropped, lanes(handle.engine.store, "hot")[0].retries >= 1) == (1, True)
         await check(api, Stored(handle, redis_server), result)
         assert (await stream.command(turn, DONE, n=1)).finish == result.finish
         following = await stream.turn()

@@ -14,6 +14,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.wait import wait_until
 
 
+@pytest.mark.standalone
 async def test_a_new_namespace_has_two_partitions(open_store: Open, redis_url: str) -> None:
     store = await open_store(redis_url)
     assert [partition.gen for partition in store.partitions] == [1, 1]
@@ -69,6 +70,7 @@ async def test_settings_out_of_range_are_refused(
     assert caught.value.setting == setting
 
 
+@pytest.mark.standalone
 async def test_a_wrong_password_is_refused_at_once(open_store: Open) -> None:
     with RedisServer(settings={"requirepass": "right"}, start=False) as server:
         server.start(expect=b"NOAUTH")
@@ -99,6 +101,7 @@ async def test_open_waits_for_a_server_that_is_starting(open_store: Open) -> Non
         await (await opening).ping()
 
 
+@pytest.mark.standalone
 async def test_open_waits_until_a_replica_is_promoted(open_store: Open) -> None:
     with RedisServer() as server:
         server.call("REPLICAOF", "127.0.0.1", "1")
@@ -110,6 +113,7 @@ async def test_open_waits_until_a_replica_is_promoted(open_store: Open) -> None:
         await (await opening).ping()
 
 
+@pytest.mark.standalone
 @pytest.mark.spec("R-STORE-7")
 async def test_a_restarted_redis_is_a_new_generation(open_store: Open) -> None:
     with RedisServer(aof="always") as server:
@@ -123,7 +127,7 @@ async def test_a_restarted_redis_is_a_new_generation(open_store: Open) -> None:
 
 async def test_two_stores_on_one_redis_agree_on_the_generation(open_store: Open, redis_url: str) -> None:
     stores = [await open_store(redis_url) for _ in range(3)]
-    assert [partition.gen for store in stores for partition in store.partitions] == [1] * 6
+    assert {partition.gen for store in stores for partition in store.partitions} == {1}
 
 
 @pytest.mark.spec("R-STORE-5")
@@ -133,8 +137,8 @@ async def test_scripts_removed_from_redis_are_loaded_again(
     store = await open_store(redis_url)
     redis_server.call("SCRIPT", "FLUSH")
     await asyncio.gather(*(scripts_gen.poll(partition) for partition in store.partitions))
-    assert store.metrics["hot"].noscript + store.metrics["bulk"].noscript == 2
-    assert store.metrics["hot"].resets + store.metrics["bulk"].resets == 0
+    assert sum(lane.noscript for lane in store.metrics.values()) == len(store.partitions)
+    assert sum(lane.resets for lane in store.metrics.values()) == 0
 
 
 async def test_memory_near_its_limit_is_pressure(open_store: Open) -> None:

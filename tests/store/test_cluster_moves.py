@@ -182,7 +182,7 @@ async def test_a_store_opens_while_a_slot_moves_once_it_has_moved(
     target = another(cluster, first, partition)
     source = cluster.begin_move(partition.slot, target)
     with pytest.raises(StoreUnavailable, match=r"partition 0 has no node .TRYAGAIN"):
-        await open_store(cluster.url, open_timeout=0.3)
+        await open_store(cluster.url, open_timeout=1)
     opening = asyncio.ensure_future(open_store(cluster.url))
     while cluster.move_keys(partition.slot, source, target):
         pass

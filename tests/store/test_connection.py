@@ -68,7 +68,7 @@ def test_passwords_are_never_shown(url: str, shown: str) -> None:
 
 
 async def test_a_password_and_a_database_are_used() -> None:
-    with RedisServer() as server:
+    with RedisServer(cluster=False) as server:
         server.call("ACL", "SETUSER", "me", "on", ">p@ss", "~*", "&*", "+@all")
         endpoint = Endpoint.parse(f"unix://me:p%40ss@{server.socket}?db=3")
         async with session(endpoint, "look") as wire:

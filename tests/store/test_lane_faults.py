@@ -182,7 +182,7 @@ async def test_a_server_that_keeps_no_scripts_is_an_error_not_a_loop(
 
 
 async def test_a_demoted_primary_is_left_and_used_again_once_promoted(connect: Connect) -> None:
-    with RedisServer() as server:
+    with RedisServer(cluster=False) as server:
         lane = await connect(server.url, backoff_max=0.06)
         server.call("REPLICAOF", "127.0.0.1", "1")
         future = lane.call(ADD, HOME, ["x"])
@@ -224,7 +224,7 @@ async def test_calls_fail_at_their_deadline_while_redis_is_down(connect: Connect
 
 @pytest.mark.spec("R-STORE-7")
 async def test_a_lane_that_is_down_answers_who_waits_and_holds_what_ends_a_lease(connect: Connect) -> None:
-    with RedisServer(aof="always") as server:
+    with RedisServer(cluster=False, aof="always") as server:
         lane = await connect(server.url, patience=0.05, backoff_max=0.06)
         server.kill()
         await wait_until(lambda: not lane.ready)
@@ -241,7 +241,7 @@ async def test_a_lane_that_is_down_answers_who_waits_and_holds_what_ends_a_lease
 
 @pytest.mark.spec("R-STORE-7")
 async def test_kill_9_of_redis_loses_no_acknowledged_call(connect: Connect) -> None:
-    with RedisServer(aof="always") as server:
+    with RedisServer(cluster=False, aof="always") as server:
         lane = await connect(server.url, backoff_max=0.06)
         acknowledged: list[int] = []
 

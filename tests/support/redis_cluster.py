@@ -210,10 +210,19 @@ class RedisCluster:
             node.flush()
         for low, high, node in self._shares():
             for slot in self._astray(low, high, node):
-                self.end_move(slot, self.owner(slot), node)
+                # A node that imports a slot takes it under a new epoch, which ends all doubt.
+                self.end_move(slot, self.begin_move(slot, node), node)
         for node in self.primaries:
             self._stabilize(node)
-        wait_until_sync(self.whole, FORM_SECONDS, "the cluster is whole again")
+        wait_until_sync(lambda: self.whole() and self._agree(), FORM_SECONDS, "the cluster is whole again")
+
+    def _agree(self) -> bool:
+        """Whether all nodes have the same map of the slots."""
+        maps = [
+            sorted((low, high, entry[2]) for low, high, entry, *_ in node.call("CLUSTER", "SLOTS"))
+            for node in self.nodes
+        ]
+        return all(one == maps[0] for one in maps)
 
     def _astray(self, low: int, high: int, node: ClusterNode) -> set[int]:
         mine: set[int] = set()

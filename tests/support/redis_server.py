@@ -24,11 +24,10 @@ import hiredis
 import pytest
 
 from pawl_server.embedded import guard
+from tests.support.topology import CLUSTER
 from tests.support.wait import wait_until_sync
 
 CHOSEN = os.environ.get("PAWL_TEST_REDIS")
-CLUSTER = os.environ.get("PAWL_TEST_CLUSTER", "") not in ("", "0")
-"""Whether each server is a cluster of one node, which refuses every script that touches a second slot."""
 Command = Sequence[bytes | str | int]
 """One command with its arguments."""
 START_SECONDS = 10.0
@@ -93,7 +92,7 @@ class RedisServer:
 
     `aof` is None (no persistence), "always" or "everysec". `settings` are further lines of the server's
     configuration, such as {"maxmemory": "2mb"}. `port` also listens on 127.0.0.1 (0: unix socket only).
-    `cluster` makes it a cluster of one node that has all slots; None does as PAWL_TEST_CLUSTER says.
+    `cluster` makes it a cluster of one node that has all slots; None does as topology.py says.
     """
 
     def __init__(

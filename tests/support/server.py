@@ -17,9 +17,11 @@ from pawl_server.app import Handle, running
 from pawl_server.engine import Engine, new_server_run
 from pawl_server.settings import Settings
 from pawl_server.store.client import Store, StoreSettings
+from pawl_server.store.waiting import LaneMetrics
 from tests.support.api import Api
 from tests.support.invariants import violations_everywhere
 from tests.support.redis_server import RedisServer
+from tests.support.topology import PARTITIONS
 
 NEVER_MS = 60_000
 """A poll interval that no test lives to see: what comes, came as a hint."""
@@ -28,7 +30,19 @@ START_MS = 1_800_000_000_000
 
 def settings_for(url: str, **fields: Any) -> Settings:
     """Settings of a server for tests: any free port, a short stop."""
-    return Settings(**{"port": 0, "redis_url": url, "stop_grace_ms": 500, "log_level": "warning", **fields})
+    usual = {
+        "port": 0,
+        "redis_url": url,
+        "partitions": PARTITIONS,
+        "stop_grace_ms": 500,
+        "log_level": "warning",
+    }
+    return Settings(**{**usual, **fields})
+
+
+def lanes(store: Store, kind: str) -> list[LaneMetrics]:
+    """Counters of the `hot` or `bulk` lanes of all nodes."""
+    return [metrics for name, metrics in store.metrics.items() if name.partition(" ")[0] == kind]
 
 
 @pytest.fixture
@@ -63,7 +77,9 @@ async def quick_api(quick_server: Handle) -> AsyncIterator[Api]:
 
 
 @asynccontextmanager
-async def open_engine(url: str, *, partitions: int | None = None, **fields: Any) -> AsyncIterator[Engine]:
+async def open_engine(
+    url: str, *, partitions: int | None = PARTITIONS, **fields: Any
+) -> AsyncIterator[Engine]:
     """An engine without the layers above, in virtual time: `engine.now_ms` is the clock."""
     store = await Store.open(
         StoreSettings(url=url, namespace="virtual", partitions=partitions, virtual_time=True)

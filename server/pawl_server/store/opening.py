@@ -72,14 +72,15 @@ async def first_look(settings: StoreSettings, directory: Directory, deadline: fl
     Raises StoreRefused at once, StoreUnavailable at `deadline`.
     """
     loop = asyncio.get_running_loop()
-    why = "no time left"
+    why = ""
     seeds = list(directory.seeds)
     while (left := deadline - loop.time()) > 0:
         try:
             async with asyncio.timeout(min(left, settings.connect_timeout)):
                 return await _look(settings, directory, seeds[0])
         except (OSError, StoreUnavailable, hiredis.ReplyError) as error:
-            why = reason(error)
+            if not (why and isinstance(error, TimeoutError)):
+                why = reason(error)  # and not only that the last attempt had little time left
             if isinstance(error, hiredis.ReplyError):
                 _refuse_address(seeds[0], str(error))
         seeds.append(seeds.pop(0))
