@@ -23,7 +23,7 @@ SEED ?=
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-lua test-cluster mutants lint format type gen gen-check bench wheel-check clean
+.PHONY: help setup demo test test-lua test-cluster mutants soak-watch lint format type gen gen-check bench wheel-check clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -46,6 +46,9 @@ mutants: $(DEV) ## Take one line at a time out of the scripts and see that a tes
 
 test-cluster: $(DEV) ## Run the tests again with clusters of one node in place of single servers
 	@PAWL_TEST_CLUSTER=1 $(BIN)/python -m pytest -n $(WORKERS) $(CLUSTER_TESTS) $(ARGS)
+
+soak-watch: $(DEV) ## Watch 500 instances for a minute while streams and connections are cut
+	@PAWL_SOAK_WATCH=1 $(BIN)/python -m pytest tests/rpc/test_watch_soak.py $(ARGS)
 
 lint: $(DEV) ## Check style, spelling, layers, protos and scripts
 	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed, $$*"; }; \

@@ -92,6 +92,10 @@ class Fleet:
         """Starts a worker process; it begins when slot GO is set."""
         self._spawn(name, "-m", "bench.worker_main", str(index), str(concurrency))
 
+    def pid(self, name: str) -> int:
+        """Process id of a process that runs."""
+        return self._processes[name].pid
+
     def kill(self, name: str) -> None:
         """Kills a process with SIGKILL and reaps it."""
         process = self._processes.pop(name)

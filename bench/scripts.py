@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +104,21 @@ async def drain(partition: PartitionHandle, limits: Limits, share: int) -> int:
     return done
 
 
-async def run_scripts(sizes: Sizes) -> dict[str, Any]:
-    """One row: turns/s of claim and finish, and the Redis CPU of a turn against a calibration script."""
+async def run_scripts(
+    sizes: Sizes, prepare: Callable[[Store], Awaitable[None]] | None = None
+) -> dict[str, Any]:
+    """One row: turns/s of claim and finish, and the Redis CPU of a turn against a calibration script.
+
+    `prepare` gets the store before any work is done on it.
+    """
     limits = Limits()
     with tempfile.TemporaryDirectory(prefix="pawl-bench-") as folder:
         embedded = await EmbeddedServer.start(EmbeddedSettings(folder=Path(folder) / "data"))
         store = await Store.open(StoreSettings(url=embedded.url))
         probe = redis.asyncio.Redis.from_url(embedded.url)
         try:
+            if prepare is not None:
+                await prepare(store)
 
             async def cpu() -> float:
                 info = await probe.info("cpu")
