@@ -39,7 +39,7 @@ from pawl_server.version import VERSION
 if TYPE_CHECKING:
     from pawl_server.observe.metrics import Metrics
 
-__all__ = ["CANNOT_START", "Handle", "Settings", "running", "serve"]
+__all__ = ["CANNOT_START", "Handle", "Place", "Settings", "loop_factory", "running", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -265,11 +265,11 @@ def serve(settings: Settings, begun: Callable[[], None] = lambda: None) -> int:
     """
     logs.set_up(settings.log_level, settings.log_format)
     begun()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(settings))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's, where there is uvloop: a stream round trip takes a third less."""
     if sys.platform == "win32":
         return None

@@ -29,6 +29,22 @@ SERVER_STOPPED = Line("server_stopped", INFO, "stopped")
 """Everything that ran has ended, or the grace is over."""
 SERVER_REFUSED = Line("server_refused", ERROR, "can't start: %(why)s")
 """It can't run as it is set up."""
+FLEET_READY = Line("fleet_ready", INFO, "%(processes)d processes listen on %(address)s")
+"""All processes of one port serve. Lines of several processes have a field `proc`: a number, or `parent`."""
+PROCESS_STARTED = Line(
+    "process_started", INFO, "process %(number)d serves", more=("pid", "run", "reached"), burst=None
+)
+"""One of several processes serves; `reached` is its own address."""
+PROCESS_ENDED = Line(
+    "process_ended",
+    WARNING,
+    "process %(number)d ended with code %(code)d, it is started again in %(seconds).1f s",
+)
+"""One of several processes ended by itself; the code is negative for a signal."""
+PROCESS_REFUSED = Line("process_refused", ERROR, "process %(number)d can't start: %(why)s")
+"""A process that was started again can't serve; another try follows."""
+PROCESS_KILLED = Line("process_killed", ERROR, "process %(number)d did not stop in time and was killed")
+"""It had the grace and five seconds more. Its turns go on under their leases."""
 SETTINGS_UNKNOWN = Line("settings_unknown", WARNING, "no setting has the variables %(names)s")
 """PAWL_* variables that mean nothing; perhaps misspelled."""
 METRICS_LISTENING = Line("metrics_listening", INFO, "metrics on http://%(address)s/metrics")

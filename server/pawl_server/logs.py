@@ -134,12 +134,30 @@ class Repetitions(logging.Filter):
         return seen[1] <= burst
 
 
-def set_up(level: str, form: str, stream: TextIO | None = None) -> None:
-    """Sends the log of the whole process to `stream` (stderr); `level` and `form` as in Settings."""
+class Processes(logging.Filter):
+    """Names the process in each line, as field `proc`, where there are several."""
+
+    def __init__(self, proc: str) -> None:
+        super().__init__()
+        self._proc = proc
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Every record passes."""
+        record.proc = self._proc
+        return True
+
+
+def set_up(level: str, form: str, stream: TextIO | None = None, *, proc: str = "") -> None:
+    """Sends the log of the whole process to `stream` (stderr); `level` and `form` as in Settings.
+
+    `proc` names the process where there are several.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     as_json = form == "json" or (form == "auto" and not handler.stream.isatty())
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     handler.addFilter(Repetitions())
+    if proc:
+        handler.addFilter(Processes(proc))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

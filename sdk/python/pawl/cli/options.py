@@ -31,6 +31,12 @@ config_option = click.option(
     metavar="FILE",
     help="Settings in TOML; default PAWL_CONFIG, else pawl.toml in this folder if there is one.",
 )
+processes_option = click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Server processes that share the port, for more than one core; default PAWL_PROCESSES, else 1.",
+)
 metrics_option = click.option(
     "--metrics",
     "metrics_address",

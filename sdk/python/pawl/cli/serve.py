@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
@@ -20,11 +20,13 @@ from pawl.cli.options import (
     insecure_option,
     json_option,
     metrics_option,
+    processes_option,
     run,
 )
 from pawl.cli.output import info_json, print_fields, print_json
 
 if TYPE_CHECKING:
+    from pawl_server.app import Handle
     from pawl_server.configuration import Configuration
     from pawl_server.settings import Settings
 
@@ -67,6 +69,7 @@ def configure(
 @click.option(
     "--redis", "redis_url", metavar="URL", help="Use this Redis or Valkey instead of an embedded one."
 )
+@processes_option
 @metrics_option
 @config_option
 @click.option("--until-stdin-closes", is_flag=True, hidden=True)
@@ -92,6 +95,7 @@ def dev(file: Path | None, until_stdin_closes: bool, as_json: bool, **options: A
 )
 @click.option("--namespace", help="Namespace to work on; default PAWL_NAMESPACE, else default.")
 @insecure_option
+@processes_option
 @metrics_option
 @config_option
 @json_option
@@ -120,7 +124,23 @@ def serve(configuration: Configuration, *, as_json: bool, until_stdin_closes: bo
     logs.set_up(settings.log_level, settings.log_format)
     configuration.warn()
     folder = None if settings.redis_url else os.path.abspath(settings.data_dir)
+    if settings.processes > 1:
+        _become_parent(settings, folder, as_json, until_stdin_closes)
     run(_serve(settings, folder, as_json, until_stdin_closes))
+
+
+def _become_parent(
+    settings: Settings, folder: str | None, as_json: bool, until_stdin_closes: bool
+) -> NoReturn:
+    """Replaces this program, which has loaded gRPC, by one that starts processes and has not."""
+    from pawl_server.fleet.__main__ import Handover
+
+    facts = {"as_json": as_json, "folder": folder, "processes": settings.processes}
+    teller = ("-P", "-m", "pawl.cli.announce")
+    handover = Handover(settings, teller, facts, until_stdin_closes)
+    sys.stdout.flush()
+    words = ("-P", "-m", "pawl_server.fleet", str(handover.descriptor()))
+    os.execv(sys.executable, (sys.executable, *words))
 
 
 async def _serve(settings: Settings, folder: str | None, as_json: bool, until_stdin_closes: bool) -> None:
@@ -135,7 +155,7 @@ async def _serve(settings: Settings, folder: str | None, as_json: bool, until_st
         loop.add_reader(sys.stdin.fileno(), _on_input, stop)
     try:
         async with running(settings) as handle:
-            await _announce(handle, folder, as_json)
+            await announce(_serving(handle, folder), as_json=as_json)
             await stop.wait()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)  # a second signal ends the process at once
@@ -152,27 +172,45 @@ def _on_input(stop: asyncio.Event) -> None:
         stop.set()
 
 
-async def _announce(handle: Any, folder: str | None, as_json: bool) -> None:
+class Serving(NamedTuple):
+    """What runs, beyond what the server itself says of it."""
+
+    address: str
+    folder: str | None
+    metrics: str | None
+    risk: str
+    pid: int
+    processes: int
+
+
+def _serving(handle: Handle, folder: str | None) -> Serving:
+    metrics = f"http://{handle.metrics.address}/metrics" if handle.metrics else None
+    risk = handle.engine.store.durability.risk
+    return Serving(handle.address, folder, metrics, risk, os.getpid(), 1)
+
+
+async def announce(serving: Serving, *, as_json: bool) -> None:
+    """Says on stdout what runs."""
     from pawl.client import Client
 
-    async with Client(handle.address) as client:
+    async with Client(serving.address) as client:
         info = await client.info()
-    metrics = f"http://{handle.metrics.address}/metrics" if handle.metrics else None
     if as_json:
-        facts = {"pid": os.getpid(), "folder": folder, "metrics": metrics}
-        print_json({**info_json(info, handle.address), **facts})
+        facts = {name: getattr(serving, name) for name in ("pid", "processes", "folder", "metrics")}
+        print_json({**info_json(info, serving.address), **facts})
         return
     click.echo("Pawl is ready. Ctrl-C stops it.")
     assumed = f" ({info.durability_assumed})" if info.durability_assumed else ""
-    risk = handle.engine.store.durability.risk
+    folder = serving.folder
     print_fields(
         {
-            "address": handle.address,
+            "address": serving.address,
+            "processes": serving.processes if serving.processes > 1 else None,
             "store": f"{info.store}, {'embedded' if folder else 'given by --redis'}",
             "folder": folder,
             "durability": info.durability.lower() + assumed,
-            "warning": risk or None,
-            "metrics": metrics,
+            "warning": serving.risk or None,
+            "metrics": serving.metrics,
             "namespace": f"{info.namespace}, {info.partitions} partitions",
             "version": info.version,
         }

@@ -1,0 +1,98 @@
+"""Of several servers one does what is due in a partition; the others stand by."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from pawl_server.app import Handle, running
+from pawl_server.background.sweeper import INTERVAL_S, Sweeper
+from pawl_server.background.timers import RANK_S
+from tests.support.api import TV, Api
+from tests.support.invariants import violations_everywhere
+from tests.support.redis_server import RedisServer
+from tests.support.server import settings_for
+from tests.support.stream import Stream, fail
+from tests.support.wait import wait_until
+
+PARTITIONS = 8
+QUICK: dict[str, Any] = {"partitions": PARTITIONS, "poll_interval_ms": 200}
+DELAY_MS = 1_000
+"""Longer than the polls by which all servers hear of a timer, which at first only one knows."""
+
+
+@pytest.fixture
+async def servers(redis_server: RedisServer, redis_url: str) -> AsyncIterator[list[Handle]]:
+    """Three servers on eight partitions that know of each other."""
+    async with AsyncExitStack() as stack:
+        handles = [
+            await stack.enter_async_context(
+                running(settings_for(redis_url, server_name=f"s-{number}", **QUICK))
+            )
+            for number in range(3)
+        ]
+        await wait_until(lambda: all(len(each.engine.peers.servers) == 3 for each in handles))
+        yield handles
+    assert violations_everywhere(redis_server) == []
+
+
+def first(servers: list[Handle], partition: int) -> Handle:
+    """The server that comes first in a partition."""
+    (found,) = [each for each in servers if each.engine.peers.rank(partition) == 0]
+    return found
+
+
+@pytest.mark.spec("R-SERVER-3")
+async def test_timers_fire_on_the_first_server_of_their_partition(servers: list[Handle]) -> None:
+    names = [f"i-{number}" for number in range(60)]
+    wanted = {id(server): 0 for server in servers}
+    async with Api(servers[0].address) as api, Stream(api, credits=len(names)) as stream:
+        for name in names:
+            await api.create(name)
+            await api.send(name, "m1")
+        for turn in await stream.turns(len(names)):
+            await stream.command(turn, fail(delay_ms=DELAY_MS))
+            index = servers[0].engine.store.partition_of(turn.instance_id).index
+            wanted[id(first(servers, index))] += 1
+        await stream.credit(len(names))
+        for turn in await stream.turns(len(names)):
+            assert turn.attempt == 2
+    have = [server.background.timers.fired.get("backoff", 0) for server in servers]
+    want = [wanted[id(server)] for server in servers]
+    assert min(want) > 0
+    others = sum(max(0, some - own) for some, own in zip(have, want, strict=True))
+    assert others <= len(names) / 4 < sum(have), f"{have}, not {want}: only a late server lets others in"
+
+
+@pytest.mark.spec("R-SERVER-3")
+async def test_all_servers_together_walk_little_more_than_one(servers: list[Handle]) -> None:
+    for partition in servers[0].engine.store.partitions:
+        pauses = [Sweeper(server.engine).pause_s(partition) for server in servers]
+        assert sum(INTERVAL_S / pause for pause in pauses) < 1.5
+        assert min(pauses) <= INTERVAL_S
+        delays = sorted(server.background.timers.late_s(partition) for server in servers)
+        assert delays[1] - delays[0] == pytest.approx(RANK_S)
+        assert delays[2] - delays[1] == pytest.approx(RANK_S)
+
+
+@pytest.mark.spec("R-SERVER-3", "R-SWEEP-1")
+async def test_the_next_server_takes_over(servers: list[Handle], redis_server: RedisServer) -> None:
+    partition = servers[0].engine.store.partitions[0]
+    gone = first(servers, 0)
+    rest = [server for server in servers if server is not gone]
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(gone.stop)
+    await wait_until(lambda: sum(server.engine.peers.rank(0) == 0 for server in rest) == 1)
+    heir = first(rest, 0)
+    assert Sweeper(heir.engine).pause_s(partition) < INTERVAL_S
+    name = next(name for name in map(str, range(100)) if heir.engine.store.partition_of(name).index == 0)
+    async with Api(heir.address) as api:
+        await api.create(name)
+        await api.send(name, "m1")
+    redis_server.call("ZREM", f"{partition.tag}ready:{TV}:0", name)
+    redis_server.call("ZREM", f"{partition.tag}types", TV)
+    # The walk that took ten times as long until now goes on within a second or two.
+    await wait_until(lambda: heir.background.sweeper.repaired, 5)
