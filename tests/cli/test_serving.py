@@ -56,6 +56,41 @@ def test_dev_says_what_it_runs_and_stops_cleanly(start: Start, folder: Path) -> 
     assert "Traceback" not in errors(folder)
 
 
+def test_dev_runs_several_processes(start: Start, folder: Path) -> None:
+    server = start("dev", "--processes", "2", "--port", "0", cwd=folder)
+    facts = server.facts
+    assert (facts["pid"], facts["processes"]) == (server.process.pid, 2)
+    assert facts["folder"] == str(folder / ".pawl")
+    assert "cygrpc" not in Path(f"/proc/{facts['pid']}/maps").read_text()
+    pawl(facts["address"], "create", "kept", "--type", "t", "--version", "v1")
+    for _ in range(8):  # whichever process answers
+        assert json.loads(pawl(facts["address"], "get", "kept", "--json"))["id"] == "kept"
+    assert server.end(signal.SIGINT) == 0
+    assert "Traceback" not in errors(folder)
+
+
+def test_several_processes_that_can_not_start(start: Start, folder: Path) -> None:
+    first = start("dev", "--port", "0", cwd=folder)
+    second = start("dev", "--processes", "2", "--port", "0", cwd=folder)
+    assert second.wait() == Exit.FAILED
+    error = json.loads(errors(folder).splitlines()[-1])["error"]
+    assert (error["reason"], error["exit_code"]) == ("CANNOT_START", Exit.FAILED)
+    assert f"in use by process {first.process.pid}" in error["message"]
+    environment = {"PAWL_START_TIMEOUT_MS": "300"}
+    nowhere = f"unix://{folder}/nothing"
+    words = ("server", "--processes", "2", "--redis", nowhere, "--port", "0")
+    third = start(*words, cwd=folder, env=environment)
+    assert third.wait() == Exit.UNAVAILABLE
+    assert json.loads(errors(folder).splitlines()[-1])["error"]["reason"] == "STORE_UNAVAILABLE"
+
+
+def test_dev_with_several_processes_ends_when_its_input_closes(start: Start, folder: Path) -> None:
+    server = start("dev", "--processes", "2", "--port", "0", "--until-stdin-closes", cwd=folder)
+    assert server.process.stdin is not None
+    server.process.stdin.close()
+    assert server.wait() == 0
+
+
 def test_dev_keeps_its_data_over_restarts(start: Start, folder: Path) -> None:
     first = start("dev", "--data-dir", "data", "--port", "0", cwd=folder)
     pawl(first.facts["address"], "create", "kept", "--type", "t", "--version", "v1", "--state", "[1]")
@@ -177,3 +212,17 @@ def test_a_worker_waits_for_its_server(start: Start) -> None:
     worker = start("worker", "examples.counter:counter", "--address", "127.0.0.1:1")
     assert worker.process.poll() is None
     assert worker.end() == 0
+
+
+def test_info_names_every_server(start: Start, folder: Path, redis_url: str) -> None:
+    one = start("server", "--redis", redis_url, "--port", "0", cwd=folder)
+    two = start("dev", "--redis", redis_url, "--port", "0", cwd=folder)
+    addresses = [one.facts["address"], two.facts["address"]]
+
+    def named() -> bool:
+        found = json.loads(pawl(addresses[0], "info", "--json"))
+        assert found["own_address"] == addresses[0]
+        return sorted(found["servers"].values()) == sorted(addresses)
+
+    wait_until_sync(named, what="each knows the other")
+    assert f"1 more: {addresses[1]}" in pawl(addresses[0], "info")

@@ -176,6 +176,8 @@ def info_of(message: admin_service_pb2.GetServerInfoResponse) -> ServerInfo:
         start_time=time_of(message.start_time),
         virtual_time=message.virtual_time,
         store_reachable=message.store_reachable,
+        own_address=message.address,
+        servers={one.server_run: one.address for one in message.fleet.servers},
     )
 
 

@@ -342,3 +342,7 @@ class ServerInfo:
     virtual_time: bool
     store_reachable: bool
     """Whether the store answered just now; while it does not, most calls raise Unavailable."""
+    own_address: str = ""
+    """Address of this very server, past any load balancer; "" if it knows none."""
+    servers: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of the servers that hand out turns of the namespace, by `server_run`."""

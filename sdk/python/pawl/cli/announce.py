@@ -1,4 +1,4 @@
-"""`python -m pawl.cli.announce`: says what the parent of several server processes can't say, which knows no gRPC.
+"""`python -m pawl.cli.announce`: speaks for the parent of several server processes, which knows no gRPC.
 
 Its argument is a JSON object: `as_json`, `folder`, `processes`, and either `pid` and `ready` or `refusal`.
 """

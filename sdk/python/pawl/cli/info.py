@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from pawl.models import ServerInfo
 
 
+def _others(found: ServerInfo) -> str | None:
+    """How many servers there are besides, if any, and where."""
+    others = [address for run, address in found.servers.items() if run != found.server_run]
+    return f"{len(others)} more: {', '.join(sorted(others))}" if others else None
+
+
 @click.command(short_help="Say what a server is and runs on.")
 @client_options
 def info(address: str | None, timeout: float, as_json: bool) -> None:
@@ -34,6 +40,8 @@ def info(address: str | None, timeout: float, as_json: bool) -> None:
             "server": f"{found.server_name} (run {found.server_run})"
             if found.server_name
             else found.server_run,
+            "own address": found.own_address if found.own_address != where else None,
+            "servers": _others(found),
             "namespace": f"{found.namespace}, {found.partitions} partitions",
             "store": found.store if found.store_reachable else f"{found.store} (not reachable)",
             "durability": found.durability.lower() + assumed,

@@ -228,6 +228,8 @@ def info_json(info: ServerInfo, address: str) -> dict[str, Any]:
         "start_time": moment(info.start_time),
         "virtual_time": info.virtual_time,
         "store_reachable": info.store_reachable,
+        "own_address": info.own_address or None,
+        "servers": dict(sorted(info.servers.items())),
     }
 
 
