@@ -71,6 +71,18 @@ async def test_a_turn_in_all_its_states(api: Api, server: Handle) -> None:
     assert turn.due_time.seconds > turn.admit_time.seconds
 
 
+@pytest.mark.spec("R-READ-2", "R-DELETE-3")
+async def test_a_turn_of_an_earlier_life(api: Api, server: Handle) -> None:
+    first = await api.create("a")
+    await api.send("a", "m1")
+    await api.instances.DeleteInstance(instances.DeleteInstanceRequest(instance_id="a"))
+    second = await api.create("a")
+    assert (await refusal_of(get_turn(api, "a", 1))).reason == "PRUNED"
+    assert (await refusal_of(get_turn(api, "a", 1, second.incarnation))).reason == "PRUNED"
+    problem = await refusal_of(get_turn(api, "a", 1, first.incarnation))
+    assert (problem.reason, problem.metadata["resource"]) == ("NOT_FOUND", "turn")
+
+
 @pytest.mark.spec("R-READ-2", "R-FINISH-3")
 async def test_a_completed_turn_and_its_continuation(api: Api, server: Handle) -> None:
     await api.create("a")

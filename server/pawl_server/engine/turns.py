@@ -54,6 +54,8 @@ class Turns:
         # The size is what the answer may weigh: a list of large turns is read in several calls.
         reply = await self._reads.submit(partition, GetTurnItem(instance_id, turn, steps), 1 << 15)
         if isinstance(reply, GetTurnPruned):
+            if incarnation and incarnation != reply.incarnation:
+                raise _other_life(instance_id, turn, incarnation)
             raise Refused(
                 Reason.PRUNED,
                 f"turn {turn} of {instance_id} was trimmed",
@@ -63,7 +65,7 @@ class Turns:
             raise NotFound("turn", f"{instance_id}/{turn}")
         record = instance_record(reply.record)
         if incarnation and incarnation != record.incarnation:
-            raise NotFound("turn", f"{instance_id}/{turn} of incarnation {incarnation}")
+            raise _other_life(instance_id, turn, incarnation)
         return views.turn(instance_id, record, turn_view(reply.view), steps=steps)
 
     async def list(
@@ -141,3 +143,7 @@ class Turns:
         if not isinstance(reply, FindMessageOk):
             raise NotFound("message", f"{instance_id}/{message_id}")
         return reply.turn, reply.due_ms - result.now_ms
+
+
+def _other_life(instance_id: str, turn: int, incarnation: int) -> NotFound:
+    return NotFound("turn", f"{instance_id}/{turn} of incarnation {incarnation}")

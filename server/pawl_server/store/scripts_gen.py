@@ -2893,6 +2893,8 @@ class GetTurnNotFound(NamedTuple):
 
 
 class GetTurnPruned(NamedTuple):
+    incarnation: int
+
     word = "PRUNED"
 
 
@@ -2900,7 +2902,7 @@ GetTurnReply = GetTurnOk | GetTurnNotFound | GetTurnPruned
 _GET_TURN_WORDS: dict[bytes, Callable[[Sequence[Any]], GetTurnReply]] = {
     b"OK": lambda r: GetTurnOk(r[1], r[2].decode(), r[3], r[4]),
     b"NOT_FOUND": lambda r: GetTurnNotFound(),
-    b"PRUNED": lambda r: GetTurnPruned(),
+    b"PRUNED": lambda r: GetTurnPruned(int(r[1])),
 }
 GET_TURN: Script[GetTurnReply] = _script("get_turn")
 """Reads turns as they stand now."""

@@ -4,7 +4,7 @@
 -- @item  id        str   instance id
 -- @item  turn      int   turn number
 -- @item  payloads  bool  whether to read the steps
--- @reply OK(record bytes, tv str, birth bytes, view list) | NOT_FOUND | PRUNED
+-- @reply OK(record bytes, tv str, birth bytes, view list) | NOT_FOUND | PRUNED(incarnation int)
 -- @oom   reads
 -- @lane  bulk
 -- @spec  R-READ-2
@@ -18,7 +18,7 @@ for at = FIRST, LAST, STRIDE do
   local reply = u and { 'NOT_FOUND' } or unit_absent()
   if u and turn >= 1 and turn <= u.r[TAIL] then
     local view = view_turn(u, turn, payloads)
-    reply = view and { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), view } or { 'PRUNED' }
+    reply = view and { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), view } or { 'PRUNED', u.r[INC] }
   end
   replies[#replies + 1] = reply
 end
