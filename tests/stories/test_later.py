@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pawl import Client, Context, Defer, NotFound, Outcome, SyncContext, TurnFailed, workflow
+from pawl import Client, Context, Defer, NotFound, Outcome, SyncContext, TurnFailed, testing, workflow
 from tests.stories.conftest import Working
 
 
@@ -96,7 +96,7 @@ async def test_a_sleep_out_of_range_fails_for_good(client: Client, working: Work
         sent.result()
 
 
-async def test_messages_that_come_later(client: Client, working: Working) -> None:
+async def test_messages_that_come_later() -> None:
     order: list[str] = []
 
     @workflow("listening", version="v1")
@@ -104,17 +104,18 @@ async def test_messages_that_come_later(client: Client, working: Working) -> Non
         order.append(message)
         return ctx.done(None, result=message)
 
-    ear = client.instance("ear")
-    async with working(listening):
-        later = await ear.send("later", id="l", create=listening, delay=0.15)
+    async with testing.server(virtual_time=True) as server, server.worker(listening):
+        ear = server.client.instance("ear")
+        later = await ear.send("later", id="l", create=listening, delay=timedelta(hours=3))
         assert (later.turn, later.due_time is not None) == (0, True)
         taken_back = await ear.send("never", id="n", delay=60)
         now = await ear.send("now", wait=20)
         assert (now.turn, now.result()) == (1, "now"), "a delayed message holds up nobody"
         assert await ear.cancel_message(taken_back.message_id) == 0
         with pytest.raises(NotFound):
-            await client.await_message("ear", "n", wait=1)
-        done = await client.await_message("ear", "l", wait=20)
+            await server.client.await_message("ear", "n", wait=1)
+        await server.advance(timedelta(hours=3))
+        done = await server.client.await_message("ear", "l", wait=20)
     assert done is not None
     assert (done.result(), order) == ("later", ["now", "later"])
 
@@ -130,7 +131,7 @@ async def test_messages_that_nobody_wants_late(client: Client, working: Working)
         return ctx.done(None, result=message)
 
     async with working(slow):
-        first = await client.send("clerk", "first", create=slow, ttl=0.05)
+        first = await client.send("clerk", "first", create=slow, ttl=60)
         await asyncio.wait_for(started.wait(), 20)
         stale = await client.send("clerk", "stale", ttl=0.05)
         fresh = await client.send("clerk", "fresh", ttl=60)
