@@ -131,6 +131,25 @@ async def test_the_end_of_a_lease_on_another_server_is_pushed(api: Api, stored: 
         assert (event.lease, refusal(event)) == (turn.lease, ("LEASE_ENDED", {"how": "expired"}))
 
 
+@pytest.mark.spec("R-WORK-5")
+async def test_news_that_a_lease_was_taken_is_old_once_it_is_back(api: Api, stored: Stored) -> None:
+    async with Stream(api, credits=2) as stream:
+        turns = {name: await given(api, stream, name) for name in ("a", "b")}
+        conns = {name: stored.record(name).conn for name in turns}
+        await stream.say(adoptions=[pb.Adoption(ordinal=7, leases=[turns["a"].lease])])
+        assert refusal(await stream.event())[0] == ""
+        run = stored.handle.engine.server_run
+        for name, turn in turns.items():
+            conn = conns[name]
+            assert isinstance(conn, bytes)
+            hint = f"ended {conn.decode()} {turn.incarnation} 1 {turn.fence} superseded {name}"
+            stored.redis.call("SPUBLISH", f"{stored.tag(name)}ch:{run}", hint)
+        event = await stream.event()
+        assert (event.lease, refusal(event)[0]) == (turns["b"].lease, "SUPERSEDED")
+        assert refusal(await stream.command(turns["a"], finish()))[0] == ""
+        assert stream.waiting("lease_events") == 0
+
+
 @pytest.mark.spec("R-LEASE-6")
 async def test_each_renewal_is_judged_on_its_own(api: Api) -> None:
     async with Stream(api, credits=2) as stream:

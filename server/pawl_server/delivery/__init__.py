@@ -251,14 +251,21 @@ class Delivery:
     # Leases
 
     def lost(self, conn: str, lease: Lease, outcome: str) -> None:
-        """A lease was ended, or taken by another stream; its stream hears of it."""
+        """A lease was ended, or taken by another stream; its stream hears of it.
+
+        `conn` is what the store knew the stream by: news that it was taken may come after it is back.
+        """
         run, _, rest = conn.partition(".")
         number = rest.rpartition(".")[2]
         if run == self.engine.server_run and number.isdigit():
             session = self.sessions.get(int(number))
-            if session is not None:
-                why = superseded() if outcome == "superseded" else ended(outcome)
-                session.lost(lease.encode(), why)
+            if session is None:
+                return
+            key = lease.encode()
+            if outcome != "superseded":
+                session.lost(key, ended(outcome))
+            elif key in session.held.states and session.held.states[key].conn == conn:
+                session.lost(key, superseded())
 
     def _expired(self, conn: str, lease: Lease, outcome: str) -> None:
         self.lost(conn, lease, _OUTCOMES.get(outcome, outcome))
