@@ -178,6 +178,18 @@ async def test_what_can_not_be_mended_is_told_and_left(engine: Engine, redis_ser
     assert await check(engine) == []
 
 
+async def test_what_is_deleted_while_it_is_looked_at_is_no_finding(engine: Engine) -> None:
+    names = ("delayed", "queued", "failed")
+    step = await engine.fsck.check("", 1_000, repair=True)
+    for name in names:
+        await engine.control.delete(Target(name))
+    found = list(step.findings)
+    while step.next_cursor:
+        step = await engine.fsck.check(step.next_cursor, 1_000, repair=True)
+        found += step.findings
+    assert found == []
+
+
 async def test_a_cursor_of_something_else(engine: Engine) -> None:
     with pytest.raises(Refused, match="CURSOR_STALE"):
         await engine.fsck.check("x", 200, repair=False)

@@ -77,7 +77,8 @@ local after, checked = '0', 0
 if kind == 'e' or kind == 'l' or kind == 'x' then
   checked = 1
   local u = unit_load(rest)
-  if not u and not MISSING.damaged then
+  -- Both may be gone since the name was listed.
+  if not u and not MISSING.damaged and redis.call('EXISTS', T .. name) == 1 then
     findings[1] = { name, '', 'no instance' }
     GONE[1] = T .. name
   end
