@@ -18,7 +18,7 @@ from pawl.v1.turn_pb2 import TURN_STATE_COMPLETED, TURN_STATE_DEFERRED, TURN_STA
 from pawl.v1.turn_service_pb2 import GetTurnRequest
 from tests.support.api import CALL_S, Api, json
 from tests.support.raw_worker import Answer, ByClaim, ByPolls, ByStream, Worker
-from tests.support.stream import checkpoint, defer, fail, finish, release, sleep
+from tests.support.stream import Stream, checkpoint, defer, fail, finish, release, sleep
 from tests.support.wait import wait_until
 
 WAYS: dict[str, Callable[[Api], AbstractAsyncContextManager[Any]]] = {
@@ -314,8 +314,8 @@ async def leases_that_never_were(play: Play) -> list[Answer]:
     ]
 
 
-@answers(ok(position=1), ok(position=2), ok(position=3), DONE)
-async def a_lease_that_is_renewed_parted_and_taken_back(play: Play) -> list[Answer]:
+@answers(ok(position=1), ok(position=2), ok(position=3), ok(position=4), DONE)
+async def a_lease_that_is_renewed_parted_and_adopted(play: Play) -> list[Answer]:
     turn = await play.turn_given()
     workers, do = play.api.workers, play.worker.do
     got = [await do(turn, checkpoint("one"))]
@@ -324,7 +324,16 @@ async def a_lease_that_is_renewed_parted_and_taken_back(play: Play) -> list[Answ
         renewed = (await workers.RenewLeases(request, timeout=CALL_S)).results[0]
         assert 0 <= (10_000 if detach else 60_000) - renewed.remaining.ToMilliseconds() < 5_000
         got.append(await do(turn, checkpoint(f"after {detach}".replace(" ", "-"))))
-    return [*got, await do(turn, finish())]
+    high = 1 << 50  # above what a server gives
+    async with Stream(play.api, session="taker", ordinal=high, leases=[turn.lease]) as taker:
+        event = await taker.event()
+        assert (event.lease, event.HasField("ended")) == (turn.lease, False)
+        adoption = pb.AdoptLeasesRequest(session="taker", stream_ordinal=high, leases=[turn.lease])
+        adopted = (await workers.AdoptLeases(adoption, timeout=CALL_S)).results[0]
+        assert adopted.remaining.ToMilliseconds() > 50_000
+        got.append(await do(turn, checkpoint("on-another-stream")))
+        got.append(await do(turn, finish()))
+    return got
 
 
 @pytest.mark.spec("R-WORKER-1", "R-CMD-1", "R-CMD-3", "R-CMD-4")
