@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pawl import Client, Context, NewInstance, Sent, Worker, workflow
-from tests.support.fault_proxy import Balancer
+from tests.support.fault_proxy import Dealer
 from tests.support.invariants import violations_everywhere
 from tests.support.processes import ServerProcess
 from tests.support.redis_server import RedisServer
@@ -24,19 +24,6 @@ LONG = [f"long-{number}" for number in range(4)]
 LEASE_S = 4.0
 TURNS = 40
 """Short turns between two restarts."""
-
-
-class Dealer(Balancer):
-    """Deals connections out in turn, past targets where nobody listens."""
-
-    async def connect_target(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        for _ in self.targets:
-            self.targets.append(self.targets.pop(0))
-            try:
-                return await super().connect_target()
-            except ConnectionRefusedError:
-                continue
-        raise ConnectionRefusedError
 
 
 class Work:

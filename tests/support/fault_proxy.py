@@ -250,3 +250,16 @@ class Balancer(FaultProxy):
     async def connect_target(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, _, port = self.targets[0].rpartition(":")
         return await asyncio.open_connection(host, int(port))
+
+
+class Dealer(Balancer):
+    """Deals connections out in turn, past targets where nobody listens."""
+
+    async def connect_target(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        for _ in self.targets:
+            self.targets.append(self.targets.pop(0))
+            try:
+                return await super().connect_target()
+            except ConnectionRefusedError:
+                continue
+        raise ConnectionRefusedError
