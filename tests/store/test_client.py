@@ -119,6 +119,7 @@ async def test_a_restarted_redis_is_a_new_generation(open_store: Open) -> None:
     with RedisServer(aof="always") as server:
         store = await open_store(server.url)
         await asyncio.to_thread(server.restart)
+        await wait_until(lambda: store.connected)
         await store.ping()
         assert [partition.gen for partition in store.partitions] == [2, 2]
         fences = [server.call("HGET", partition.tag + "meta", "fence") for partition in store.partitions]

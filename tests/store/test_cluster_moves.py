@@ -174,6 +174,27 @@ async def test_two_stores_follow_a_slot_and_agree_on_the_generation(
     assert int(cluster.call("HGET", f"{partition.tag}meta", "fence")) == 2**32
 
 
+async def test_nodes_that_name_each_other_are_asked_in_turn_and_not_without_pause(
+    open_store: Open, cluster: RedisCluster
+) -> None:
+    store = await open_store(cluster.url, partitions=3)
+    cluster.load(STEP, ADD)
+    partition = store.partitions[0]
+    home, other = cluster.owner(partition.slot), another(cluster, store, partition)
+    home.call("DEL", f"{partition.tag}meta")  # a node does not give away a slot in which it has keys
+    home.call("CLUSTER", "SETSLOT", partition.slot, "NODE", other.id)  # which knows nothing of it
+    try:
+        held = partition.call(STEP, ["held"])
+        with pytest.raises(StoreMoving, match="MOVED"):
+            await partition.call(ADD, ["x"])
+        assert store._cluster is not None
+        assert 4 < store._cluster._rooms[partition].tries < 200, "in about a second"
+    finally:
+        home.call("CLUSTER", "SETSLOT", partition.slot, "NODE", home.id)
+    assert value(await held) == 1
+    assert address_of(store, partition) == home.address
+
+
 async def test_a_store_opens_while_a_slot_moves_once_it_has_moved(
     open_store: Open, cluster: RedisCluster
 ) -> None:

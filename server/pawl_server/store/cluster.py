@@ -252,6 +252,7 @@ class Cluster:
             except Exception as error:
                 if not isinstance(error, TROUBLE):
                     LOOP_BROKE(log, error, part=f"settle {address}")
+                    await asyncio.sleep(LOOK_MAX)
                 self._stale.set()
                 for room in (self._rooms[home] for home in homes if home in self._rooms):
                     room.moving, room.why = False, reason(error)
