@@ -1,5 +1,5 @@
 --- fsck_index: looks for entries of an index, or for a key of an instance, that nothing stands behind, and removes them.
--- @keyspace meta i e ready types due waiting ch feed
+-- @keyspace meta i e l x ready types due busy failed paused parked damaged ids tag key waiting ch feed
 -- @arg   now_ms  int   engine time in virtual-time namespaces
 -- @arg   server  str   run id of the caller
 -- @arg   name    str   name of the key without the partition's prefix
@@ -68,9 +68,10 @@ local function stands(member)
     return has_bit(u.r[FLAGS], 1) and unit_member(u) == member
   elseif kind == 'ready' then
     return u.r[STATE] == QUEUED and not has_bit(u.r[FLAGS], 1) and rest == u.tv .. ':0'
+  elseif kind == 'ids' or kind == 'tag' or kind == 'key' then
+    return string.match(rest, '^[^:]*') == unit_type(u)
   end
-  -- ids, tag and key: by type.
-  return string.match(rest, '^[^:]*') == unit_type(u)
+  return true
 end
 
 local after, checked = '0', 0
