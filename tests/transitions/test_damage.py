@@ -108,7 +108,7 @@ def receipt_with(driver: Driver, name: str, value: object) -> bytes:
     """Receipt 1 of instance a, with one element changed."""
     fields = unpack(driver.redis.call("HGET", f"{driver.tag}i:a", "1.h"))
     fields[constants("receipt")[name] - 1] = value
-    return msgpack.packb(fields) or b""
+    return msgpack.packb(fields, use_bin_type=False) or b""
 
 
 @pytest.mark.parametrize("name", ["R_FINISHED", "R_STEPS", "R_BYTES"])

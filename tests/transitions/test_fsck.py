@@ -1,4 +1,4 @@
-"""fsck and fsck_index: each damage made by hand is named, mended where that can be, and nothing else touched."""
+"""fsck and fsck_index: each damage made by hand is named, mended where possible, and nothing else touched."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def set_record(driver: Driver, name: str, **fields: int) -> None:
     values += [0] * (layout["LAST_FIELD"] - len(values))
     for field, value in fields.items():
         values[layout[field] - 1] = value
-    driver.redis.call("HSET", key, "r", msgpack.packb(values) or b"")
+    driver.redis.call("HSET", key, "r", msgpack.packb(values, use_bin_type=False) or b"")
 
 
 @pytest.mark.spec("R-FSCK-1")

@@ -284,3 +284,34 @@ def test_what_a_list_of_finishes_makes_ready_and_leaves_stays_announced(driver: 
     left = "a" if view[0] == b"b" else "b"
     assert (driver.ready(), result.ready) == ([left], [TV])
     assert driver.state()["types"] == {TV: driver.now}
+
+
+@pytest.mark.spec("R-DELIVER-1")
+def test_the_time_since_when_a_type_waits_moves_with_what_is_left(driver: Driver) -> None:
+    for name in ("a", "b"):
+        driver.send(name, b"1")
+        driver.send(name, b"2")
+    one, two = driver.claim(2)
+    driver.later(5)
+    driver.send("c")
+    driver.later(5)
+    items = [one.item("finish", tv=TV, conn=driver.conn), two.item("finish")]
+    [view] = driver.call("finish", items=items).replies[0].turns
+    assert (view[0], sorted(driver.ready())) == (b"c", ["a", "b"])
+    assert driver.state()["types"] == {TV: driver.now}
+
+
+@pytest.mark.spec("R-DELIVER-1")
+def test_a_finish_that_leaves_older_heads_has_nothing_to_announce(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.send("a", b"2")
+    held = driver.take()
+    for name in ("b", "c"):
+        driver.later(1)
+        driver.send(name)
+    since = driver.state()["types"]
+    driver.later(1)
+    driver.count = True
+    assert len(held.finish(tv=TV, conn=driver.conn).turns) == 1
+    assert driver.commands["zadd"] == 2, "ready and due; types has an earlier time"
+    assert driver.state()["types"] == since

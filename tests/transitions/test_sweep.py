@@ -181,3 +181,15 @@ def test_what_the_sweep_does_otherwise_counts_as_no_repair(driver: Driver) -> No
     driver.redis.call("ZREM", f"{driver.tag}due", "lease:a")
     assert driver.sweep(dead="server01") == (0, 2), "orphaning gave the entry back"
     assert driver.due()["lease:a"] == driver.now + 300
+
+
+@pytest.mark.spec("R-SWEEP-1")
+def test_what_lists_failed_and_paused_instances_comes_back(driver: Driver) -> None:
+    for name in ("a", "b", "c"):
+        driver.send(name)
+    driver.take("a").fail(final=True)
+    driver.pause("b")
+    before = driver.state()
+    driver.redis.call("DEL", f"{driver.tag}failed", f"{driver.tag}paused")
+    assert driver.sweep() == (2, 0)
+    assert driver.state() == before
