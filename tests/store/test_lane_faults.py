@@ -105,6 +105,18 @@ async def test_a_half_open_connection_times_out_and_is_replaced(
         assert (lane.metrics.timeouts, lane.metrics.resets, lane.metrics.connects) == (1, 1, 2)
 
 
+async def test_a_late_command_of_the_set_up_is_not_waited_for_for_ever(
+    connect: Connect, redis_url: str
+) -> None:
+    async with FaultProxy(redis_url) as proxy:
+        lane = await connect(proxy.url, reply_timeout=0.1)
+        proxy.half_open()
+        with pytest.raises(StoreUnavailable, match="silent"):
+            await lane.execute("PING")
+        await wait_until(lambda: lane.ready)
+        assert await lane.execute("PING") == b"PONG"
+
+
 async def test_slow_replies_that_keep_coming_are_no_timeout(connect: Connect, redis_url: str) -> None:
     async with FaultProxy(redis_url) as proxy:
         lane = await connect(proxy.url, reply_timeout=0.2, max_flush_calls=1, max_flights=50)

@@ -195,7 +195,12 @@ class RedisCluster:
     async def move_at_once(self, slot: int, target: ClusterNode) -> None:
         """Moves a slot as Valkey 9 does: its keys are copied while it is served, then it changes hands."""
         source = self.owner(slot)
-        source.call("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
+        try:
+            source.call("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
+        except hiredis.ReplyError as error:
+            if "nknown subcommand" in str(error):
+                pytest.skip("this server moves slots only key by key")
+            raise
         await wait_until(lambda: self._has(target, slot), what="the slot arrives")
 
     def _has(self, node: ClusterNode, slot: int) -> bool:

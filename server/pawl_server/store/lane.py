@@ -25,7 +25,7 @@ import hiredis
 from pawl_server.log_lines import STORE_NOT_CONNECTED
 from pawl_server.store.errors import ScriptFailed, StoreMemory, StoreMoving, StoreRefused, StoreUnavailable
 from pawl_server.store.outage import Outage, reason
-from pawl_server.store.script_call import Script
+from pawl_server.store.script_call import Arg, Script
 from pawl_server.store.waiting import LaneMetrics, Waiting
 from pawl_server.store.wire import Call, Wire, fail, load_call
 
@@ -173,6 +173,21 @@ class Lane(Waiting):
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
+
+    def execute(self, *args: Arg) -> asyncio.Future[Any]:
+        """A command of the set-up on the connection in use, for what comes after the set-up; never repeated.
+
+        The future raises hiredis.ReplyError or StoreUnavailable.
+        """
+        if self._wire is None:
+            future: asyncio.Future[Any] = self._loop.create_future()
+            future.set_exception(StoreUnavailable(f"no connection: {self.why}", maybe_applied=False))
+            future.exception()  # the caller may give up at the first error of several
+            return future
+        future = self._wire.execute(*args)
+        if self._silence is None:
+            self._watch_silence()
+        return future
 
     # Flushing
 

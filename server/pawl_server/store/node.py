@@ -34,21 +34,23 @@ class Hello:
         self._partitions = partitions
         self._virtual = virtual
 
-    async def __call__(self, wire: Wire, homes: Sequence[PartitionHandle]) -> dict[PartitionHandle, str]:
+    async def __call__(
+        self, execute: Callable[..., asyncio.Future[Any]], run_id: bytes, homes: Sequence[PartitionHandle]
+    ) -> dict[PartitionHandle, str]:
         """Runs `hello` in each of `homes`; those whose slot this node does not serve, with what it said.
 
-        Raises StoreRefused for data that this server must not touch, else hiredis.ReplyError or
-        StoreUnavailable.
+        `execute` sends a command over the connection, `run_id` is that of its Redis. Raises StoreRefused for
+        data that this server must not touch, else hiredis.ReplyError or StoreUnavailable.
         """
         argv = scripts_gen.hello_args(
-            run_id=wire.run_id.decode(),
+            run_id=run_id.decode(),
             partitions=self._partitions,
             virtual=self._virtual,
             reader=SCHEMA,
             writer=SCHEMA,
         )
         # The text and not its name: nothing repeats this call if the node has forgotten its scripts.
-        calls = [wire.execute("EVAL", scripts_gen.HELLO.text, *home.keys, *argv) for home in homes]
+        calls = [execute("EVAL", scripts_gen.HELLO.text, *home.keys, *argv) for home in homes]
         elsewhere: dict[PartitionHandle, str] = {}
         for home, call in zip(homes, calls, strict=True):
             try:
@@ -120,7 +122,8 @@ class Node:
 
     async def _greet(self, wire: Wire) -> None:
         """Introduces a fresh connection to all partitions of this node."""
-        for home, text in (await self._hello(wire, tuple(self.homes))).items():
+        elsewhere = await self._hello(wire.execute, wire.run_id, tuple(self.homes))
+        for home, text in elsewhere.items():
             if self._elsewhere is None:
                 raise StoreUnavailable(f"Redis answered {text}", maybe_applied=False)
             self._elsewhere(self, home, text)
@@ -185,10 +188,10 @@ class Node:
         """
         wires = [lane.wire for lane in self.lanes]
         elsewhere: dict[PartitionHandle, str] = {}
-        for wire in wires:
-            if wire is None:
+        for lane, wire in zip(self.lanes, wires, strict=True):
+            if wire is None or lane.wire is not wire:
                 raise StoreUnavailable(f"no connection: {self.why}", maybe_applied=False)
-            elsewhere |= await self._hello(wire, homes)
+            elsewhere |= await self._hello(lane.execute, wire.run_id, homes)
         if [lane.wire for lane in self.lanes] != wires:
             raise StoreUnavailable("a connection ended", maybe_applied=False)
         return elsewhere
