@@ -30,18 +30,28 @@ from hypothesis.stateful import (
 )
 
 from pawl_server.store import records
-from tests.model.reference import Instance, Reference, Settings
+from pawl_server.store.errors import StoreDeleting
+from tests.model.parts import PARK, TIMED, Instance, Settings, Turn
+from tests.model.reference import Reference
 from tests.support.driver import DETACHED_MS, Driver, digest_of, state_name
+from tests.support.invariants import constants
 from tests.support.lua_harness import START_MS, State
 from tests.support.redis_server import RedisServer
 
+EVENTS = {number: name for name, number in constants("ledger").items()}
 LONG = settings.get_current_profile_name() == "long"
 TYPES = {
     "t": Settings(attempt_timeout_ms=200_000, min_turns=1, max_age_ms=20_000, max_turns=4),
-    "u": Settings(lease_ms=5_000, max_attempts=2, min_turns=0, max_age_ms=0),
+    "u": Settings(lease_ms=5_000, max_attempts=2, min_turns=0, max_age_ms=0, on_exhausted=PARK),
 }
 NAMES = {"a": "t", "b": "t", "c": "u", "d": "t", "e": "t"}
-LIMITS = {"max_steps": 3, "max_step": 20}
+LIMITS = {
+    "checkpoint": {"max_steps": 3, "max_step": 20},
+    "finish": {"max_steps": 3, "max_step": 20},
+    "sleep": {"max_steps": 3},
+    "defer": {"max_defers": 3},
+}
+MAX_PENDING = 4
 NO_LEASE = {"id": "a", "inc": 1, "turn": 1, "fence": 0}
 
 names = st.sampled_from(sorted(NAMES))
@@ -51,7 +61,11 @@ leases = st.sampled_from([0, 0, 1, 1, 2, -1, -2, -4])
 """Which lease, see Machine.pick."""
 steps = st.sampled_from("wxyz")
 skews = st.sampled_from([0, 0, 0, 0, 1, -1])
+requests = st.sampled_from([0, 0, 0, 1, 2])
+"""Which request id, see Machine.control."""
 rarely = st.sampled_from([False, False, False, True])
+guards = st.sampled_from([0, 0, 0, 1, 2])
+"""The attempt or incarnation that a control call names; 0 for none."""
 faults = st.sampled_from(["none", "none", "reply lost"])
 
 
@@ -72,12 +86,17 @@ class Call:
     args: Mapping[str, Any]
 
 
+STATES = {"FailOk": 0, "RetryOk": 0, "CancelOk": 1}
+"""Replies with the number of a state, and where it stands; WRONG_STATE has it first."""
+
+
 def plain(reply: Any) -> tuple[Any, ...]:
     """A reply as the model says it: states by name, claimed turns as (instance, turn, fence)."""
-    values = list(reply)
-    if type(reply).__name__ == "FailOk":
-        values[0] = state_name(values[0])
-    if type(reply).__name__ == "FinishOk":
+    values, name = list(reply), type(reply).__name__
+    at = STATES.get(name, 0 if name.endswith("WrongState") else None)
+    if at is not None and isinstance(values[at], int):
+        values[at] = state_name(values[at])
+    if name == "FinishOk":
         values[2] = [(view[0].decode(), view[2], view[3]) for view in values[2]]
     return (reply.word, *values)
 
@@ -97,7 +116,7 @@ class Machine(RuleBasedStateMachine):
         self.fences: set[int] = set()
         self.snapshot: tuple[dict[str, bytes], Reference] | None = None
         self.generation = 1
-        self.bodies = 0
+        self.bodies = self.requests = 0
         for name, one in TYPES.items():
             self.driver.put_type(name, **vars(one))
 
@@ -105,8 +124,13 @@ class Machine(RuleBasedStateMachine):
 
     def make(self, call: Call) -> Any:
         """Makes a call on both sides and compares the answers."""
-        reply = self.driver.call(call.script, items=[call.item], **call.args).replies[0]
         expected = getattr(self.model, call.script)(**call.item, **call.args)
+        items = [call.item] if call.item else ()
+        try:
+            reply = self.driver.call(call.script, items=items, **call.args).replies[0]
+        except StoreDeleting:
+            assert expected == ("DELETING",), call
+            return None
         assert plain(reply) == expected, call
         for view in reply.turns if call.script == "finish" and reply.word == "OK" else ():
             self.receive(view)
@@ -117,17 +141,22 @@ class Machine(RuleBasedStateMachine):
         call = Call(script, item, args)
         self.calls.append(call)
         reply = self.make(call)
-        if fault == "reply lost":
+        # The head that is behind goes on with every call.
+        if fault == "reply lost" and reply is not None and not self.any_behind():
             with self.driver.unchanged():
                 again = self.make(call)
             assert plain(again) == plain(reply), "the repeat has another answer"
         return reply
 
+    def any_behind(self) -> bool:
+        """Whether some head has still to pass turns that have ended."""
+        return any(one.behind for one in self.model.instances.values())
+
     def receive(self, view: list[Any]) -> None:
         """A worker gets a claimed turn: what it carries must be what the model knows."""
         got = records.claimed_turn(view)
         one = self.model.instances[got.instance_id]
-        turn = one.turns[got.turn - 1]
+        turn = one.at(got.turn)
         assert (got.message.blob, got.message.message_id) == (turn.body, turn.message_id)
         assert (got.incarnation, got.state, [step.key for step in got.steps]) == (
             one.inc,
@@ -150,22 +179,20 @@ class Machine(RuleBasedStateMachine):
         fences = {
             turn.lease.fence
             for one in self.model.instances.values()
-            if (turn := one.current) and turn.lease and turn.state == "RUNNING"
+            if not one.deleting and (turn := one.current) and turn.lease and turn.state == "RUNNING"
         }
         live = [held for held in self.held if held.lease["fence"] in fences]
         if not live:
             self.bodies += 1
-            self.send(self.unblocked(), 100 + self.bodies, 0, "none")
+            self.send(self.unblocked(), 100 + self.bodies, 0, 0, 0, "none")
             self.claim("t:v1", 2, "s1.1.1")
             live = self.held[-1:]
         candidates = live if live and which >= 0 else self.held
         return candidates[which % len(candidates)] if candidates else Held(NO_LEASE)
 
     def unblocked(self) -> str:
-        """An instance whose head has not failed for good."""
-        blocked = {
-            one.id for one in self.model.instances.values() if one.current and one.current.state == "FAILED"
-        }
+        """An instance that hands out turns."""
+        blocked = {one.id for one in self.model.instances.values() if one.status > 2 or one.deleting}
         return next((name for name in "abde" if name not in blocked), "a")
 
     def command(self, script: str, which: int, skew: int, fault: str, **given: Any) -> Any:
@@ -173,35 +200,43 @@ class Machine(RuleBasedStateMachine):
         held = self.pick(which)
         n = max(1, held.n + 1 + skew)
         item = {**held.lease, "n": n, "digest": digest_of(script, sorted(given.items())), **given}
-        reply = self.call(script, item, fault, **(LIMITS if script in ("checkpoint", "finish") else {}))
-        if reply.word in ("OK", "ALREADY"):
+        reply = self.call(script, item, fault, **LIMITS.get(script, {}))
+        if reply and reply.word in ("OK", "ALREADY"):
             held.n = max(held.n, n)
         return reply
 
     # Rules: senders.
 
-    @rule(name=names, own=st.sampled_from([0, 0, 1]), fault=faults)
-    def create(self, name: str, own: int, fault: str) -> None:
+    @rule(
+        name=names, own=st.sampled_from([0, 0, 1]), request_id=st.sampled_from(["", "b1", "b2"]), fault=faults
+    )
+    def create(self, name: str, own: int, request_id: str, fault: str) -> None:
         item = {
             "id": name,
             "type": NAMES[name],
             "version": "v1",
             "digest": digest_of(name, own),
             "state": b"",
+            "request_id": request_id,
         }
         self.call("create", {**item, "lease_ms": own * 9_000, "max_attempts": own}, fault)
 
-    @rule(name=names, body=st.integers(0, 7), changed=st.sampled_from([0, 0, 0, 1]), fault=faults)
-    def send(self, name: str, body: int, changed: int, fault: str) -> None:
+    @rule(
+        name=names, body=st.integers(0, 7), changed=st.sampled_from([0, 0, 0, 1]),
+        delay_ms=st.sampled_from([0, 0, 0, 0, 300, 20_000]), ttl_ms=st.sampled_from([0, 0, 0, 1_000, 20_000]),
+        fault=faults,
+    )  # fmt: skip
+    def send(self, name: str, body: int, changed: int, delay_ms: int, ttl_ms: int, fault: str) -> None:
         message = b"\0%d" % (body + 1_000 * changed)
         item = {"id": name, "message_id": f"m{body}", "digest": digest_of(message), "message": message}
+        item |= {"delay_ms": delay_ms, "ttl_ms": ttl_ms}
         birth = {
             "create": body != 7,
             "type": NAMES[name],
             "version": "v1",
             "create_digest": digest_of(name, 0),
         }
-        self.call("send", {**item, **birth}, fault, max_pending=4)
+        self.call("send", {**item, **birth}, fault, max_pending=MAX_PENDING)
 
     # Rules: workers.
 
@@ -261,6 +296,109 @@ class Machine(RuleBasedStateMachine):
             self.command("release", which, skew, fault)
             self.claim("t:v1", 3, "s1.1.1")
 
+    @rule(which=leases, step=steps, skew=skews, ms=st.sampled_from([1, 1_000, 30_000]), fault=faults)
+    def sleep(self, which: int, step: str, skew: int, ms: int, fault: str) -> None:
+        self.command("sleep", which, skew, fault, key=step, ms=ms)
+
+    @rule(which=leases, skew=skews, ms=st.sampled_from([1, 1_000, 30_000]), fault=faults)
+    def defer(self, which: int, skew: int, ms: int, fault: str) -> None:
+        self.command("defer", which, skew, fault, ms=ms, reason="budget")
+
+    # Rules: operators.
+
+    def control(self, script: str, name: str, request: int, fault: str, **given: Any) -> Any:
+        """A control call with a request id of its own, or with one that others have as well, or with none."""
+        self.requests += 1
+        request_id = {0: f"r{self.requests}", 1: "shared", 2: ""}[request]
+        digest = {} if script == "delete" else {"digest": digest_of(script, name, sorted(given.items()))}
+        comment = {} if script == "delete" else {"comment": ""}
+        fault = fault if request_id else "none"
+        return self.call(script, {}, fault, id=name, request_id=request_id, **digest, **comment, **given)
+
+    @rule(
+        name=names,
+        script=st.sampled_from(["pause", "resume", "resume", "wake"]),
+        request=requests,
+        fault=faults,
+    )
+    def pause_resume_wake(self, name: str, script: str, request: int, fault: str) -> None:
+        self.control(script, name, request, fault)
+
+    def turn_near_the_head(self, name: str, offset: int) -> int:
+        """The number of a turn, counted from the head."""
+        one = self.model.instances.get(name)
+        return max(0, one.head + offset) if one else 1
+
+    def failed_one(self, name: str) -> str:
+        """An instance that is blocked, if there is one."""
+        blocked = [
+            one.id for one in self.model.instances.values() if one.current and one.current.state == "FAILED"
+        ]
+        return name if name in blocked or not blocked else blocked[0]
+
+    @rule(
+        name=names, offset=st.sampled_from([0, 0, 0, 0, -1, 1]), attempt=guards, inc=guards,
+        script=st.sampled_from(["retry", "retry", "skip", "park"]), request=requests, fault=faults,
+    )  # fmt: skip
+    def decide_about_a_failure(
+        self, name: str, offset: int, attempt: int, inc: int, script: str, request: int, fault: str
+    ) -> None:
+        name = self.failed_one(name)
+        turn = self.turn_near_the_head(name, offset)
+        self.control(script, name, request, fault, turn=turn, attempt=attempt, inc=inc)
+
+    @rule(
+        name=names, offset=st.integers(-3, 0), discard=rarely, limit=st.sampled_from([32, 1]),
+        request=requests, fault=faults,
+    )  # fmt: skip
+    def redrive(self, name: str, offset: int, discard: bool, limit: int, request: int, fault: str) -> None:
+        parked = [
+            (one.id, turn) for one in self.model.instances.values() if not one.deleting for turn in one.parked
+        ]
+        turn = self.turn_near_the_head(name, offset)
+        if parked and offset:
+            name, turn = parked[offset % len(parked)]
+        given = {"turn": turn, "discard": discard, "max_pending": limit, "inc": 0}
+        self.control("redrive", name, request, fault, **given)
+
+    @rule(
+        name=names,
+        offset=st.integers(-1, 4),
+        count=st.sampled_from([1, 1, 3]),
+        request=requests,
+        fault=faults,
+    )
+    def cancel(self, name: str, offset: int, count: int, request: int, fault: str) -> None:
+        turn = self.turn_near_the_head(name, offset)
+        for number in range(turn, turn + count):
+            self.control("cancel", name, request, fault, turn=number, inc=0)
+
+    @rule(name=names, count=st.sampled_from([5, 20]))
+    def cancel_many(self, name: str, count: int) -> None:
+        """Turns come and end behind the head."""
+        for _ in range(count):
+            self.bodies += 1
+            self.send(name, 100 + self.bodies, 0, 0, 0, "none")
+            one = self.model.instances.get(name)
+            if one and one.tail > one.head:
+                self.control("cancel", name, 0, "none", turn=one.tail, inc=0)
+
+    @rule(name=names, body=st.integers(0, 7), request=requests, fault=faults)
+    def cancel_message(self, name: str, body: int, request: int, fault: str) -> None:
+        self.control("cancel_message", name, request, fault, message_id=f"m{body}")
+
+    @rule(
+        name=names,
+        max_turns=st.sampled_from([1_000, 1_000, 3, -1]),
+        inc=guards,
+        request=requests,
+        fault=faults,
+    )
+    def delete(self, name: str, max_turns: int, inc: int, request: int, fault: str) -> None:
+        self.control("delete", name, request, fault, max_turns=max_turns, inc=inc)
+
+    # Rules: whoever repeats a call.
+
     @precondition(lambda self: self.calls)
     @rule(which=st.integers(0, 30))
     def a_duplicate_comes_late(self, which: int) -> None:
@@ -288,21 +426,32 @@ class Machine(RuleBasedStateMachine):
         due = [at for at in self.driver.due().values() if at > self.driver.now]
         if due and until != "now":
             self.time_passes_or_the_clock_steps((min(due) if until == "next" else max(due)) - self.driver.now)
-        expected = self.model.expire()
+        self.fire()
+
+    def fire(self) -> bool:
+        """All that is due fires; whether anything was."""
+        touched = {name.partition(":")[2] for name, at in self.driver.due().items() if at <= self.driver.now}
+        expected = self.model.expire(sorted(touched))
         replies = self.driver.expire()
-        assert {reply.word for reply in replies} <= {"FIRED"}
-        assert [plain(reply) for reply in replies if reply.kind != "gc"] == expected
+        timers = {"lease", "delete", *TIMED.values()}
+        assert [plain(reply) for reply in replies if reply.kind in timers] == expected
+        assert {reply.word for reply in replies} <= {"FIRED", "STALE"}
+        return bool(replies)
 
     @rule(name=names, limit=st.sampled_from([1, 100]))
     def trim(self, name: str, limit: int) -> None:
         """The sweep settles everything first, so that the model need not know that trimming does."""
         self.sweep("")
-        reply = self.driver.trim(name, limit)
-        assert (reply.word == "NOT_FOUND") == (name not in self.model.instances)
-        self.expire("now")
-        while self.driver.expire():
-            pass
-        self.compare(fully=True)
+        one, why = self.model.touch(name)
+        if why == ("DELETING",):
+            return
+        assert (self.driver.trim(name, limit).word == "NOT_FOUND") == (one is None)
+        for _ in range(100):
+            if not self.fire():
+                break
+        else:
+            raise AssertionError(f"timers that never end: {self.driver.due()}")
+        self.compare(fully=name)
 
     @rule(dead=st.sampled_from(["s1", "s2"]))
     def sweep(self, dead: str) -> None:
@@ -333,38 +482,59 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def model_and_invariants_hold(self) -> None:
-        self.compare(fully=False)
+        self.compare()
         assert self.driver.violations() == []
 
-    def compare(self, *, fully: bool) -> None:
-        """Everything that is stored equals the model."""
+    def compare(self, *, fully: str = "") -> None:
+        """Everything that is stored equals the model; of `fully` all was trimmed that may go."""
         state, model = self.driver.state(), self.model
         meta = state["meta"]
         assert int(meta.get("fence", 0)) == model.fence
         assert int(meta.get("incarnation", 0)) == model.incarnation
         assert {key[2:] for key in state if key.startswith("i:")} == set(model.instances)
+        assert set(state.get("dead", ())) == set(model.dead)
         for tv in ("t:v1", "u:v1"):
             stored = state.get(f"ready:{tv}:0", {})
             assert sorted(stored, key=lambda name: (stored[name], name)) == model.order(tv)
         for name, one in model.instances.items():
+            if one.deleting:
+                continue
             compare_instance(state, one)
+            compare_ledger(state, one)
             record = records.instance_record(state[f"i:{name}"]["r"])
-            model.trimmed(name, record.kept, record.oldest, fully=fully)
+            model.trimmed(name, record.kept, record.oldest, fully=name == fully)
 
 
 def compare_instance(state: State, one: Instance) -> None:
     """One instance equals the model's."""
     fields = state[f"i:{one.id}"]
     record = records.instance_record(fields["r"])
-    turn = one.current
-    assert (record.incarnation, record.head, record.tail) == (one.inc, one.head, len(one.turns))
+    assert (record.incarnation, record.head, record.tail) == (one.inc, one.head, one.tail)
+    assert (record.paused, record.pending, record.delayed) == (one.paused, one.pending, len(one.delayed))
     assert fields.get("s", b"") == one.state
-    assert record.seq == len(one.events)
-    assert state_name(record.state) == (turn.state if turn else "")
-    if not turn:
-        return
-    counters = (turn.attempt, turn.failures, turn.lost, turn.deliveries, len(turn.steps))
-    assert (record.attempt, record.failures, record.lost, record.deliveries, record.steps) == counters
+    assert record.seq == one.seq
+    assert {int(name[:-2]) for name in fields if name.endswith(".p") and name[:-2].isdigit()} == set(
+        one.parked
+    )
+    assert sorted(state.get(f"l:{one.id}", {}).values()) == sorted(message.due for message in one.delayed)
+    turn = one.current
+    assert state_name(record.state) == (turn.state if turn else "CANCELLED" if one.behind else "")
+    if turn:
+        compare_head(state, one, turn)
+
+
+def compare_head(state: State, one: Instance, turn: Turn) -> None:
+    """The turn at the head equals the model's."""
+    record = records.instance_record(state[f"i:{one.id}"]["r"])
+    counters = (turn.attempt, turn.failures, turn.lost, turn.deliveries, len(turn.steps), turn.defers)
+    assert (
+        record.attempt,
+        record.failures,
+        record.lost,
+        record.deliveries,
+        record.steps,
+        record.defers,
+    ) == counters
     lease, previous = turn.lease, turn.previous
     assert (record.fence, record.previous_fence) == (
         lease.fence if lease else 0,
@@ -376,9 +546,22 @@ def compare_instance(state: State, one: Instance) -> None:
     if lease:
         assert (record.n, record.accepted, record.orphaned) == (lease.n, lease.accepted, lease.orphaned)
         assert (record.conn or b"") == lease.conn.encode()
-    if turn.state in ("RUNNING", "BACKOFF"):
-        kind = "lease" if running else "backoff"
+    if running or (turn.state in TIMED and not one.paused):
+        kind = "lease" if running else TIMED[turn.state]
         assert state["due"][f"{kind}:{one.id}"] == deadline
+
+
+def compare_ledger(state: State, one: Instance) -> None:
+    """The ledger has the model's events, and its newest ones say how everything stands."""
+    events = [records.ledger_event(raw) for raw in state[f"e:{one.id}"]]
+    names = [EVENTS[event.type] for event in events]
+    assert names == one.events[-len(names) :]
+    assert events[-1].status == one.status
+    newest = {event.turn: state_name(event.state) for event in events if event.turn}
+    for turn in one.turns:
+        if turn.state != "RUNNING" and turn.number in newest:
+            handed_out = turn.state == "QUEUED" and newest[turn.number] == "RUNNING"
+            assert newest[turn.number] == turn.state or handed_out, (turn, newest)
 
 
 @pytest.mark.timeout(3_600 if LONG else 120)
@@ -386,7 +569,19 @@ def compare_instance(state: State, one: Instance) -> None:
     *("R-SEND-1", "R-SEND-2", "R-FENCE-1", "R-FENCE-2", "R-FENCE-3", "R-LEASE-1", "R-LEASE-5", "R-CMD-1"),
     *("R-CMD-2", "R-CMD-3", "R-STEP-1", "R-FINISH-1", "R-FINISH-2", "R-FINISH-3", "R-FAIL-1", "R-FAIL-2"),
     *("R-FAIL-4", "R-EXPIRE-1", "R-EXPIRE-2", "R-EXPIRE-3", "R-TRIM-1", "R-TRIM-2", "R-TRIM-3", "R-LIMIT-3"),
-    *("R-WAKE-1", "R-STORE-4"),
+    *("R-WAKE-1", "R-WAKE-2", "R-STORE-4", "R-SLEEP-1", "R-DEFER-1", "R-DELAY-1", "R-DELAY-2", "R-TTL-1"),
+    *(
+        "R-POLICY-1",
+        "R-CONTROL-1",
+        "R-CONTROL-2",
+        "R-PAUSE-1",
+        "R-PAUSE-2",
+        "R-RETRY-1",
+        "R-SKIP-1",
+        "R-PARK-1",
+    ),
+    *("R-PARK-2", "R-CANCEL-1", "R-CANCEL-2", "R-CANCEL-3", "R-DELETE-1", "R-DELETE-2", "R-DELETE-3"),
+    *("R-EVENT-1", "R-EVENT-2", "R-SETTLE-1"),
 )
 def test_the_transitions_do_what_the_model_says(redis_server: RedisServer, redis_url: str) -> None:
     machine = type("Machine", (Machine,), {"redis": redis_server})

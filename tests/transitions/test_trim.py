@@ -265,3 +265,30 @@ def test_the_ledger_keeps_its_newest_200_events(driver: Driver) -> None:
     assert 200 <= len(events) < 264
     assert driver.record().seq == 1 + 3 * 400
     assert events[-1] == ("TURN_COMPLETED", 400, 1, "COMPLETED", 1, "")
+
+
+@pytest.mark.parametrize("end", ["cancel", "skip", "expire", "pass"])
+@pytest.mark.spec("R-TRIM-1", "R-TRIM-3", "R-CANCEL-2")
+def test_turns_that_never_complete_are_trimmed_all_the_same(driver: Driver, end: str) -> None:
+    """Nothing but such turns for long: the fields of an instance do not grow."""
+    driver.put_type(min_turns=2, max_age_ms=1_000, on_exhausted=2)
+    sizes: list[int] = []
+    for round_number in range(6):
+        for body in (b"%d-%d" % (round_number, at) for at in range(5)):
+            driver.send("a", body, ttl_ms=10 if end == "expire" else 0)
+        for turn in range(driver.record().head, driver.record().tail + 1):
+            if end == "cancel":
+                driver.cancel(turn)
+            elif end == "skip":
+                driver.take().fail(final=True)
+        if end == "pass":
+            for turn in range(driver.record().tail, driver.record().head - 1, -1):
+                driver.cancel(turn)
+        driver.elapse(10)
+        driver.elapse(1_000_000)
+        while driver.expire():
+            pass
+        sizes.append(len(driver.fields()))
+    assert driver.head() == ""
+    assert driver.record().tail - driver.record().kept < 3
+    assert sizes[2:] == [sizes[2]] * 4

@@ -1,4 +1,4 @@
---!include inbox notes receipt type
+--!include inbox notes receipt history
 -- Turns that end without completing: at the head, or in the queue, where they stay as tombstones until the head gets there.
 
 local HOW_CANCELLED = 9
@@ -24,6 +24,7 @@ local function head_end(u, now, server, state, event, detail)
   notify_awaiting(u, turn, '')
   inbox_advance(u, now, server)
   ledger_add(u, event, now, turn, state, detail, attempt)
+  history_moved(u, now)
 end
 
 -- Ends a queued turn behind the head: only a receipt stays.
@@ -39,6 +40,7 @@ local function queued_end(u, now, server, turn, state, event, detail)
   if r[STATE] == BEHIND then
     inbox_pass(u, now)
     make_ready(u, now, server)
+    history_moved(u, now)
   end
   ledger_add(u, event, now, turn, state, detail, 0)
 end

@@ -104,9 +104,9 @@ local function history_arm(u, now)
   end
 end
 
--- After a finish: a little trimming now and then, so that steady work needs no background. The entry moves when a first
--- payload waits, and with the trimming.
-local function history_finish(u, now)
+-- After the head has moved: a little trimming now and then, so that steady work needs no background. The entry moves when a
+-- first payload waits, and with the trimming.
+local function history_moved(u, now)
   local r = u.r
   local settings = type_load(unit_type(u))
   local kept = r[HEAD] - r[KEPT]
@@ -115,7 +115,7 @@ local function history_finish(u, now)
     if trims then
       history_trim(u, now, 8)
     end
-    if trims or not has_bit(r[FLAGS], GC_ARMED) or kept == settings[MIN_TURNS] + 1 then
+    if trims or u.passed or not has_bit(r[FLAGS], GC_ARMED) or kept == settings[MIN_TURNS] + 1 then
       history_arm(u, now)
     end
   end

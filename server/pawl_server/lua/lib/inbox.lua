@@ -43,13 +43,14 @@ local function inbox_ended(u, turn)
   end
 end
 
--- Moves the head past tombstones, some at a time.
+-- Moves the head past tombstones, some at a time; `u.passed` says so.
 local function inbox_pass(u, now)
   local r = u.r
   if r[STATE] == BEHIND then
     DUE['settle:' .. u.id] = false
   end
   r[STATE] = 0
+  u.passed = true
   if r[PENDING] == 0 then
     r[HEAD] = r[TAIL] + 1
     return

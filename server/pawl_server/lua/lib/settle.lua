@@ -114,6 +114,7 @@ local function settle_late(u, now, server)
     settle_fired(u, 'settle:')
     inbox_pass(u, now)
     make_ready(u, now, server)
+    history_moved(u, now)
   end
   if r[EXPIRES_AT] > 0 and r[EXPIRES_AT] <= now then
     settle_expired(u, now, server)

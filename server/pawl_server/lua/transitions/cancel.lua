@@ -1,5 +1,5 @@
 --- cancel: ends an unfinished turn; the lease of one that runs ends at once.
--- @keyspace meta i e feed l x failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x failed damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id

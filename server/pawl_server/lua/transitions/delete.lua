@@ -1,5 +1,5 @@
 --- delete: removes an instance; one with many turns in the background, by the entry `delete`.
--- @keyspace meta i e feed ids tag key l x dead deadtime parked failed paused damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type ids tag key l x dead deadtime parked failed paused damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id

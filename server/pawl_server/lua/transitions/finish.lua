@@ -129,6 +129,6 @@ for i = 1, #finished do
     ready_close(tv, now)
   end
   unit_set(u, turn .. '.h', cmsgpack.pack(h))
-  history_finish(u, now)
+  history_moved(u, now)
 end
 return { now, replies, unit_commit(server) }

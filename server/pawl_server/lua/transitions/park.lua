@@ -1,5 +1,5 @@
 --- park: sets a failed turn aside: its inbox goes on, its message is kept until it is redriven.
--- @keyspace meta i e feed l x parked failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x parked failed damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id

@@ -1,5 +1,5 @@
 --- pause: stops dispatch of an instance; the turn that runs may end.
--- @keyspace meta i e feed l x failed paused damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x failed paused damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id

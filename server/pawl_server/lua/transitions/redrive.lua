@@ -1,5 +1,5 @@
 --- redrive: sends the message of a parked turn again as a new turn, or drops it.
--- @keyspace meta i e feed l x parked failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x parked failed damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id

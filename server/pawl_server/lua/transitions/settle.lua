@@ -1,5 +1,5 @@
 --- settle: applies to instances what time has decided already.
--- @keyspace meta i e feed ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @item  id      str  instance id

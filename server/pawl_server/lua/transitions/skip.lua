@@ -1,5 +1,5 @@
 --- skip: ends a failed turn so that its inbox goes on.
--- @keyspace meta i e feed l x failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x failed damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id

@@ -1,5 +1,5 @@
 --- sweep: walks a part of the busy instances, gives back what indexes have lost and orphans leases of dead servers.
--- @keyspace meta i e feed ready types due failed paused busy waiting ch l x damaged dead deadtime
+-- @keyspace meta i e feed type ready types due failed paused busy waiting ch l x damaged dead deadtime
 -- @arg   now_ms    int  engine time in virtual-time namespaces
 -- @arg   server    str  run id of the caller
 -- @arg   cursor    str  "0" to begin, then what the last call answered, until that is "0"
@@ -18,11 +18,16 @@ local now = meta_load(now_ms)
 local page = redis.call('ZRANGEBYLEX', T .. 'busy', cursor == '0' and '-' or '(' .. cursor, '+', 'LIMIT', 0, limit)
 local repaired, orphaned = 0, 0
 
+-- Whether settling has taken the member out of `busy` by itself.
+local function settled_out(member)
+  return MARKS['busy'] and MARKS['busy'][member] == false
+end
+
 -- A head with unfinished turns; `member` is its entry in `busy`.
 local function sweep_head(member)
   local u = settled_load(now, server, string.match(member, '[^:]*$'))
   if not u or u.r[PENDING] == 0 or unit_member(u) ~= member then
-    return MISSING.damaged
+    return MISSING.damaged or settled_out(member)
   end
   local run = u.r[CONN] ~= 0 and string.match(u.r[CONN], '^[^.]*')
   if dead ~= '' and u.r[STATE] == RUNNING and run and string.find(',' .. dead .. ',', ',' .. run .. ',', 1, true) then
@@ -43,7 +48,7 @@ local function sweep_later(member)
   if MISSING.deleting then
     lost = mend_entry('delete:' .. id, now)
   elseif not u or u.r[DELAYED] == 0 or unit_later(u) ~= member then
-    return MISSING.damaged
+    return MISSING.damaged or settled_out(member)
   else
     lost = mend_entry('delayed:' .. id, u.r[DELAYED_AT])
   end

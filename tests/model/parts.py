@@ -1,0 +1,173 @@
+"""What the reference model is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Reply = tuple[Any, ...]
+FINAL = frozenset({"COMPLETED", "CANCELLED", "SKIPPED", "PARKED", "EXPIRED"})
+TIMED = {"BACKOFF": "backoff", "SLEEPING": "sleep", "DEFERRED": "defer"}
+"""States that end by themselves, with the kind of their timer."""
+BLOCK, SKIP, PARK = 1, 2, 3
+"""Exhaustion policies."""
+
+
+@dataclass
+class Settings:
+    """Settings of a workflow type; the defaults of the product where nothing else is said."""
+
+    lease_ms: int = 60_000
+    max_attempts: int = 3
+    attempt_timeout_ms: int = 3_600_000
+    min_turns: int = 256
+    max_age_ms: int = 86_400_000
+    max_turns: int = 2_000
+    on_exhausted: int = BLOCK
+
+
+@dataclass
+class Lease:
+    """One lease of one turn, also after its end."""
+
+    fence: int
+    conn: str
+    deadline: int
+    leased: int
+    accepted: bool = False
+    orphaned: bool = False
+    how: str = ""
+    n: int = 0
+    digest: bytes = b""
+    answer: Reply = ()
+
+
+@dataclass
+class Turn:
+    """One turn; `lease` is its newest lease, `previous` the one before."""
+
+    number: int
+    message_id: str
+    digest: bytes
+    body: bytes
+    admitted: int
+    expires: int = 0
+    state: str = "QUEUED"
+    steps: list[str] = field(default_factory=list)
+    attempt: int = 0
+    failures: int = 0
+    lost: int = 0
+    extra: int = 0
+    extra_lost: int = 0
+    deliveries: int = 0
+    releases: int = 0
+    defers: int = 0
+    lease: Lease | None = None
+    previous: Lease | None = None
+    deadline: int = 0
+    finished: int = 0
+    claimed: tuple[str, int, int] | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether the turn has ended."""
+        return self.state in FINAL
+
+
+@dataclass(order=True)
+class Delayed:
+    """A message that is admitted later."""
+
+    due: int
+    arrival: int
+    message_id: str
+    digest: bytes
+    body: bytes
+    ttl_ms: int
+
+
+@dataclass
+class Dead:
+    """What is remembered of a deleted instance."""
+
+    inc: int
+    tail: int
+    seq: int
+    time: int
+    request_id: str
+    born_by: str
+    message_ids: set[str]
+    background: bool
+
+
+@dataclass
+class Instance:
+    """One instance. `turns` holds every turn of this life; `kept` and `oldest` say what is still stored."""
+
+    id: str
+    tv: str
+    inc: int
+    created: int
+    digest: bytes
+    state: bytes
+    lease_ms: int
+    max_attempts: int
+    born_by: str = ""
+    first: int = 1
+    """Number of the first turn of this life."""
+    first_seq: int = 1
+    turns: list[Turn] = field(default_factory=list)
+    head: int = 1
+    kept: int = 1
+    oldest: int = 1
+    events: list[str] = field(default_factory=list)
+    paused: bool = False
+    deleted: int | None = None
+    """When its deletion began, while that goes on."""
+    delayed: list[Delayed] = field(default_factory=list)
+    parked: dict[int, Turn] = field(default_factory=dict)
+    answers: list[tuple[str, bytes, Reply]] = field(default_factory=list)
+
+    def at(self, number: int) -> Turn:
+        """The turn of a number."""
+        return self.turns[number - self.first]
+
+    @property
+    def tail(self) -> int:
+        """Number of the newest turn."""
+        return self.first + len(self.turns) - 1
+
+    @property
+    def current(self) -> Turn | None:
+        """The turn at the head, if it has not ended."""
+        turn = self.at(self.head) if self.head <= self.tail else None
+        return None if turn is None or turn.final else turn
+
+    @property
+    def behind(self) -> bool:
+        """Whether the head has still to pass turns that have ended."""
+        return self.head <= self.tail and self.current is None
+
+    @property
+    def pending(self) -> int:
+        """Unfinished turns."""
+        return sum(not turn.final for turn in self.turns[self.head - self.first :])
+
+    @property
+    def seq(self) -> int:
+        """Number of the newest event."""
+        return self.first_seq + len(self.events) - 1
+
+    @property
+    def deleting(self) -> bool:
+        """Whether its deletion goes on."""
+        return self.deleted is not None
+
+    @property
+    def status(self) -> int:
+        """Status, as in pawl.v1.InstanceStatus."""
+        if self.paused:
+            return 4
+        if self.current and self.current.state == "FAILED":
+            return 3
+        return 2 if self.pending else 1
