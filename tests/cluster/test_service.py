@@ -17,7 +17,6 @@ from tests.support.server import settings_for
 from tests.support.wait import wait_until
 
 BOOKS = [f"book-{at}" for at in range(24)]
-PAGES = list(range(12))
 
 
 @workflow("book", version="v1", initial_state=[])
@@ -41,43 +40,48 @@ async def serving(cluster: RedisCluster, **fields: Any) -> AsyncIterator[tuple[H
             await task
 
 
-async def write(client: Client) -> None:
-    """Sends every page to every book, in order, and waits until each is written."""
+@asynccontextmanager
+async def writing(client: Client, cluster: RedisCluster) -> AsyncIterator[dict[str, int]]:
+    """Sends page after page to each book while the block runs; yields how many pages each has.
 
-    async def one(book_id: str) -> None:
-        for page in PAGES:
+    Then each book must have each page once, in order, and nothing stored may contradict itself.
+    """
+    pages = dict.fromkeys(BOOKS, 0)
+    enough = asyncio.Event()
+
+    async def write(book_id: str) -> None:
+        while not enough.is_set() or not pages[book_id]:
+            page = pages[book_id]
             sent = await client.send(book_id, page, create=book, id=f"page-{page}", wait=30)
             assert sent.result() == page
+            pages[book_id] += 1
 
-    await asyncio.gather(*map(one, BOOKS))
-
-
-async def check(client: Client, cluster: RedisCluster) -> None:
-    """Each book has each page once, in order, and nothing stored contradicts itself."""
+    writers = [asyncio.create_task(write(book_id)) for book_id in BOOKS]
+    try:
+        yield pages
+    finally:
+        enough.set()
+        await asyncio.gather(*writers)
     for book_id in BOOKS:
         instance = await client.get(book_id)
-        assert (instance.state, instance.last_turn) == (PAGES, len(PAGES))
+        assert (instance.state, instance.last_turn) == (list(range(pages[book_id])), pages[book_id])
     assert violations_everywhere(cluster) == []
 
 
 @pytest.mark.spec("R-CLUSTER-2")
 async def test_slots_move_while_turns_run(cluster: RedisCluster) -> None:
-    async with serving(cluster) as (handle, client):
+    async with serving(cluster) as (handle, client), writing(client, cluster) as pages:
         store = handle.engine.store
-        writing = asyncio.create_task(write(client))
-        moves = 0
-        while not writing.done():
-            partition = store.partitions[moves % 6]
+        for move in range(8):
+            partition = store.partitions[move % 4]
+            written = sum(pages.values())
+            await wait_until(lambda n=written: sum(pages.values()) > n + len(BOOKS) // 2)
             target = next(node for node in cluster.nodes if node.address != address_of(store, partition))
-            if moves // 6 % 2:
-                await cluster.move_at_once(partition.slot, target)
-            else:
+            if move < 4:
                 await asyncio.to_thread(cluster.move, partition.slot, target)
+            else:
+                await cluster.move_at_once(partition.slot, target)
             await wait_until(lambda p=partition, t=target: address_of(store, p) == t.address)
-            moves += 1
-        await writing
-        await check(client, cluster)
-        assert moves > 6
 
 
 @pytest.mark.spec("R-CLUSTER-4")
@@ -85,11 +89,11 @@ async def test_a_node_is_killed_and_started_again_while_turns_run() -> None:
     """Its data are on disk, so that nothing acknowledged is lost."""
     settings = {"cluster-node-timeout": "500", "cluster-require-full-coverage": "no"}
     with RedisCluster(3, aof="always", settings=settings) as cluster:
-        async with serving(cluster) as (handle, client):
+        async with serving(cluster) as (handle, client), writing(client, cluster) as pages:
             store = handle.engine.store
-            writing = asyncio.create_task(write(client))
-            await wait_until(lambda: store.metrics[f"hot {cluster.nodes[1].address}"].calls > 100)
+            await wait_until(lambda: all(pages.values()))
             await asyncio.to_thread(cluster.nodes[1].restart)
-            await writing
-            await check(client, cluster)
+            await wait_until(lambda: store.connected)
+            written = dict(pages)
+            await wait_until(lambda: all(pages[book_id] > written[book_id] for book_id in BOOKS), 20)
             assert {partition.gen for partition in store.partitions} == {1, 2}
