@@ -117,6 +117,7 @@ class Machine(RuleBasedStateMachine):
         self.snapshot: tuple[dict[str, bytes], Reference] | None = None
         self.generation = 1
         self.bodies = self.requests = 0
+        self.driver.one("watch", keep_ms=1)
         for name, one in TYPES.items():
             self.driver.put_type(name, **vars(one))
 

@@ -72,6 +72,7 @@ def test_reading_from_a_place_on(driver: Driver) -> None:
         assert (reply.incarnation, reply.last_seq, reply.last_gen, reply.oldest_seq) == (1, 4, 1, 1)
         assert reply.status == 1
     assert [event.seq for event in events(read(driver, seq=1, limit=2))] == [2, 3]
+    assert [event.seq for event in events(read(driver, seq=1, gen=1, incarnation=1))] == [2, 3, 4]
     end = read(driver, seq=-1)
     assert (end.events, end.last_seq, end.last_gen) == ([], 4, 1)
 

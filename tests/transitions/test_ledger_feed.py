@@ -100,8 +100,11 @@ def messages(control: Control) -> list[bytes]:
     return found
 
 
+@pytest.mark.parametrize("clock", ["virtual", "real"])
 @pytest.mark.spec("R-WATCH-8")
-def test_watching_again_goes_on(driver: Driver) -> None:
+def test_watching_again_goes_on(driver: Driver, clock: str) -> None:
+    if clock == "real":
+        real_time(driver)
     place = watch(driver)
     driver.send()
     newest = feed(driver)[-1].id

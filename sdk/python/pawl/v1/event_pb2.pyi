@@ -146,7 +146,7 @@ class _ActorEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Actor.ValueType
     ACTOR_UNSPECIFIED: _Actor.ValueType  # 0
     """Not stated, or newer than this client."""
     ACTOR_CLIENT: _Actor.ValueType  # 1
-    """A caller that creates or sends."""
+    """A caller that creates or sends, also when its delayed message is due."""
     ACTOR_WORKER: _Actor.ValueType  # 2
     """The worker that held the turn."""
     ACTOR_OPERATOR: _Actor.ValueType  # 3
@@ -160,7 +160,7 @@ class Actor(_Actor, metaclass=_ActorEnumTypeWrapper):
 ACTOR_UNSPECIFIED: Actor.ValueType  # 0
 """Not stated, or newer than this client."""
 ACTOR_CLIENT: Actor.ValueType  # 1
-"""A caller that creates or sends."""
+"""A caller that creates or sends, also when its delayed message is due."""
 ACTOR_WORKER: Actor.ValueType  # 2
 """The worker that held the turn."""
 ACTOR_OPERATOR: Actor.ValueType  # 3

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pawl_server.engine.core import Engine
 
 
+_LAST_FRAMES_S = 2.0
+"""Who has not taken its last frame by then reads too slowly."""
+
+
 class Events:
     """Ledgers of all instances. `options` may be replaced before the first watch."""
 
@@ -94,14 +98,14 @@ class Events:
                 self._left.set()
 
     async def drain(self, seconds: float) -> None:
-        """Asks all watchers to go; returns once they have, or after `seconds`."""
+        """Asks all watchers to go; returns once they have, or after `seconds`, at most two."""
         self.draining = True
         for watch in self._watches:
             watch.wake()
         self._left.clear()
         if self._watches:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(min(seconds, _LAST_FRAMES_S)):
                     await self._left.wait()
 
     async def close(self) -> None:
