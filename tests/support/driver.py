@@ -19,12 +19,15 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+import pytest
+
 from pawl_server.domain.states import TurnState
 from pawl_server.store import records
 from pawl_server.store.records import ClaimedTurn, InstanceRecord, Receipt, TurnView
 from pawl_server.store.script_call import Result
 from tests.support.invariants import constants, violations
 from tests.support.lua_harness import Harness, State, changes
+from tests.support.redis_server import RedisServer
 
 TV = "t:v1"
 DETACHED_MS = 10_000
@@ -405,3 +408,15 @@ class Held:
                 self.renew()
             self.driver.later(60_000)
             self.driver.expire()
+
+
+@pytest.fixture
+def driver(redis_server: RedisServer) -> Iterator[Driver]:
+    """A fresh partition in virtual time; the invariants are checked after the test.
+
+    Redis keeps the scripts: to load them anew takes longer than most tests.
+    """
+    redis_server.call("FLUSHALL")
+    driver = Driver(redis_server)
+    yield driver
+    assert driver.violations() == []

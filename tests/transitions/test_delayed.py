@@ -385,9 +385,7 @@ def test_no_timer_is_left_of_turns_that_ended_otherwise(driver: Driver) -> None:
     driver.take().fail(final=True)
     driver.skip(2)
     driver.cancel(4)
-    assert "x:a" not in driver.state()
-    assert [reply.word for reply in driver.elapse(365 * DAY_MS)] == ["STALE"]
-    assert driver.due() == {}
+    assert ("x:a" in driver.state(), driver.due()) == (False, {})
 
 
 @pytest.mark.spec("R-TTL-1", "R-CMD-3")

@@ -10,6 +10,10 @@ local function make_ready(u, now, server)
   unit_touch(u)
   if r[PENDING] == 0 then
     unit_mark('busy', unit_member(u), false)
+    if r[EXPIRES_AT] > 0 then
+      r[EXPIRES_AT] = 0
+      DUE['expiry:' .. u.id] = false
+    end
     return
   end
   if has_bit(r[FLAGS], 1) or has_bit(r[FLAGS], 2) then
