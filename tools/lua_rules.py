@@ -90,7 +90,8 @@ _EMITTED = re.compile(
     r"|\bhead_end\((?:\w+, ){4}(?P<head>[A-Z_]+)\b|\bqueued_end\((?:\w+, ){5}(?P<queued>[A-Z_]+)\b"
 )
 _KEY = re.compile(
-    r"(?:\bT \.\. |\bunit_mark\(|\bmend_mark\(|\bborn_index\(|\bor |\bname = |\bkind == )'(?P<name>[a-z]+)(?:'|:)"
+    r"(?:\bT \.\. |\bunit_mark\(|\bmend_mark\(|\bborn_index\(|\bor |\bname = |\bkind == )"
+    r"'(?P<name>[a-z]+)(?:'|:)"
 )
 _JOINED = re.compile(r"\w*(?:fence|seq|_ms|_us)\b\]?\s*\.\.|\.\.\s*[\w.]*(?:fence|seq|_ms|_us)\b(?!\()", re.I)
 _WHILE = re.compile(r"\bwhile\b(?P<condition>.*)\bdo\b")

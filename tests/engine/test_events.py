@@ -92,7 +92,7 @@ def deaf(engine: Engine, instance_id: str = "a") -> Iterator[list[bytes]]:
     tail: FeedTail = hub._tails[engine.store.partition_of(instance_id).index].tail
     lost: list[bytes] = []
     hear = tail.hear
-    tail.hear = lambda raw: lost.append(raw)
+    tail.hear = lost.append
     try:
         yield lost
     finally:

@@ -18,7 +18,7 @@ from pawl_server.engine.events.ledger import event_message
 from pawl_server.log_lines import WATCHERS_BEHIND
 from pawl_server.store.client import PartitionHandle
 from pawl_server.store.feed import CHANNEL, FeedEntry, FeedTail
-from pawl_server.store.pubsub import Listener
+from pawl_server.store.pubsub import Hearing
 from pawl_server.store.records import LedgerEvent, ledger_event
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Hub:
         self._tails: dict[int, _Followed] = {}
         self._instances: dict[str, set[InstanceWatcher]] = {}
         self._feeds: set[FeedWatcher] = set()
-        self._listener: Listener | None = None
+        self._listener: Hearing | None = None
         self._looking: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
