@@ -117,7 +117,8 @@ class FeedTail:
 
     `on_entry` gets every entry after `place`, in order, each once; `on_break` is called when some can't be
     read: `place` is then behind them, and what they told has to be found out otherwise. `now_ms` gives
-    the time that scripts get. Both callbacks run in the event loop and must not raise.
+    the time that scripts get, `virtual` says that time only moves when told to. Both callbacks run in the
+    event loop and must not raise.
     """
 
     def __init__(
@@ -126,6 +127,8 @@ class FeedTail:
         on_entry: Callable[[FeedEntry], None],
         on_break: Callable[[], None],
         now_ms: Callable[[], int],
+        *,
+        virtual: bool = False,
     ) -> None:
         self.partition = partition
         self.place: FeedId | None = None
@@ -135,6 +138,7 @@ class FeedTail:
         self._on_entry = on_entry
         self._on_break = on_break
         self._now_ms = now_ms
+        self._virtual = virtual
         self._held: list[FeedEntry] = []
         self._work: asyncio.Task[None] | None = None
         self._look_due = False
@@ -155,7 +159,8 @@ class FeedTail:
     def engine_ms(self) -> int:
         """Engine time now, from the last look."""
         now_ms, at = self._looked
-        return self._now_ms() or now_ms + int((asyncio.get_running_loop().time() - at) * 1000)
+        passed = 0.0 if self._virtual else asyncio.get_running_loop().time() - at
+        return self._now_ms() or now_ms + int(passed * 1000)
 
     async def start(self) -> None:
         """Returns once the feed is written and followed. Raises StoreError; another call tries again."""

@@ -155,6 +155,7 @@ class Hub:
             lambda entry: self._entry(index, entry),
             lambda: self._break(index),
             lambda: self._engine.now_ms,
+            virtual=self._engine.settings.virtual_time,
         )
 
     async def _listen(self) -> None:
