@@ -315,14 +315,17 @@ class Runtime:
     def _grant(self, first: WorkStream | None = None) -> None:
         """Gives free slots to the streams that have the least of them; of several, `first` goes first."""
         live = self._links.live
-        free = self._concurrency - self._busy - self._links.granted
         if self._stopping or not live:
             return
+        free = self._concurrency - self._busy - self._links.granted
         while free > 0:
+            if len(live) == 1:
+                live[0].grant(free)
+                return
             least = min(stream.load for stream in live)
             poor = [stream for stream in live if stream.load == least]
             stream = first if first in poor else poor[0]
-            count = free if len(live) == 1 else max(1, free // (2 * len(live)))
+            count = max(1, free // (2 * len(live)))
             stream.grant(count)
             free -= count
 
