@@ -92,7 +92,11 @@ def deaf(engine: Engine, instance_id: str = "a") -> Iterator[list[bytes]]:
     tail: FeedTail = hub._tails[engine.store.partition_of(instance_id).index].tail
     lost: list[bytes] = []
     hear = tail.hear
-    tail.hear = lost.append
+
+    def lose(raw: bytes) -> None:
+        lost.append(raw)
+
+    tail.hear = lose
     try:
         yield lost
     finally:
