@@ -405,3 +405,42 @@ def test_a_lease_of_a_turn_that_expired_later(driver: Driver) -> None:
             held.fail(),
         ):
             assert (reply.word, reply.how) == ("LEASE_ENDED", "returned")
+
+
+@pytest.mark.spec("R-SETTLE-2")
+def test_an_entry_whose_message_is_gone_is_looked_at_once(driver: Driver) -> None:
+    driver.send("a", b"1", delay_ms=10)
+    driver.redis.call("HDEL", f"{driver.tag}i:a", "q:m-1")
+    driver.elapse(10)
+    assert (driver.record().delayed_at_ms, driver.due(), driver.state().get("l:a")) == (0, {}, None)
+    driver.redis.call("FLUSHALL")
+
+
+@pytest.mark.spec("R-DELAY-1")
+def test_messages_that_are_not_due_cost_a_sender_nothing(driver: Driver) -> None:
+    for body in (b"1", b"2", b"3"):
+        driver.send("a", body, delay_ms=1_000)
+    driver.count = True
+    driver.send("a", b"now")
+    assert "zrange" not in driver.commands
+
+
+@pytest.mark.spec("R-DELAY-1")
+def test_those_that_are_due_are_taken_some_at_a_time_until_none_is_left(driver: Driver) -> None:
+    driver.call("send", items=[driver.message("a", b"%d" % number, delay_ms=10) for number in range(34)])
+    driver.later(10)
+    driver.count = True
+    assert driver.send("a", b"now").turn == 35
+    assert driver.commands["zrange"] == 3
+
+
+@pytest.mark.spec("R-TTL-1", "R-WAKE-1")
+def test_a_message_that_a_finish_admits_keeps_its_own_time_to_live(driver: Driver) -> None:
+    """The finish admits it, then passes over heads whose time is over, and so looks at the list once more."""
+    driver.send("a", b"1")
+    held = driver.take()
+    driver.call("send", items=[driver.message("a", b"x%d" % number, ttl_ms=10) for number in range(20)])
+    driver.send("a", b"late", delay_ms=10, ttl_ms=500)
+    driver.later(10)
+    assert [view[2] for view in held.finish(tv=TV, conn=driver.conn).turns] == [22]
+    assert (driver.due()["expiry:a"], driver.record().expires_at_ms) == (driver.now + 500,) * 2
