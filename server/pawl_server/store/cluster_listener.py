@@ -32,6 +32,7 @@ class ClusterListener:
         self._places: dict[int, str] = {}
         self._ends: set[asyncio.Task[None]] = set()
         self._complete = asyncio.Event()
+        self._begun = False
         cluster.watchers.append(self._placed)
         for home in cluster.homes:
             if address := cluster.address(home):
@@ -105,7 +106,8 @@ class ClusterListener:
         self._cluster.outage.works(listener.name)
 
     def _subscribed(self) -> None:
-        """A node has all of its channels."""
+        """A node has all of its channels; what it published before may be lost."""
         self._complete.set()
-        if self.ready and self._on_subscribed is not None:
+        self._begun = self._begun or self.ready
+        if self._begun and self._on_subscribed is not None:
             self._on_subscribed()
