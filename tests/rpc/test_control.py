@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from pawl.v1 import admin_service_pb2 as admin
+from pawl.v1 import event_service_pb2 as events
 from pawl.v1 import instance_service_pb2 as instances
 from pawl.v1 import message_service_pb2 as messages
 from pawl.v1 import turn_service_pb2 as turns
 from pawl.v1 import worker_service_pb2 as worker
+from pawl.v1.event_pb2 import Actor
 from pawl.v1.instance_pb2 import InstanceStatus
 from pawl.v1.turn_pb2 import TurnState
+from pawl.v1.workflow_type_pb2 import ExhaustionPolicy, WorkflowType
 from pawl_server.app import Handle
 from tests.support.api import CALL_S, Api, refusal_of
 from tests.support.hand import Hand
@@ -215,3 +219,15 @@ async def test_bad_fields(api: Api, field: str) -> None:
         {"limit": "comment_bytes", "value": "257", "max": "256"} if field == "comment" else {"field": field}
     )
     assert problem.metadata == wanted
+
+
+@pytest.mark.spec("R-POLICY-1")
+async def test_what_a_policy_decides_is_told_as_such(server: Handle, api: Api) -> None:
+    settings = WorkflowType(name="t", on_exhausted=ExhaustionPolicy.EXHAUSTION_POLICY_SKIP)
+    await api.admin.PutWorkflowType(admin.PutWorkflowTypeRequest(workflow_type=settings))
+    await api.create("a")
+    await api.send("a", "m")
+    await Hand(server.engine).fail("a")
+    found = (await api.events.ListEvents(events.ListEventsRequest(instance_id="a"))).events
+    assert found[-1].WhichOneof("detail") == "turn_skipped"
+    assert (found[-1].actor, found[-1].turn_skipped.comment) == (Actor.ACTOR_SERVER, "")

@@ -92,11 +92,17 @@ def event_message(instance_id: str, incarnation: int, record: LedgerEvent) -> Ev
         event.actor = kind.actor
         detail = getattr(event, kind.field)
         detail.SetInParent()
-        if kind.fill is not None and record.detail:
+        if kind.fill is _comment and record.detail == _BY_POLICY:
+            event.actor = Actor.ACTOR_SERVER
+        elif kind.fill is not None and record.detail:
             kind.fill(detail, record.detail)
         elif record.type == EventType.EVENT_TYPE_TURN_ADMITTED and record.detail:
             event.actor = _ADMITTED_BY.get(record.detail, kind.actor)
     return event
+
+
+_BY_POLICY = 1
+"""Detail, in place of a comment, of what the policy of a type decided; see lib/retry.lua."""
 
 
 class _Kind(NamedTuple):

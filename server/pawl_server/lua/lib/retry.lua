@@ -38,6 +38,8 @@ local function exhausted_state(u)
   return FAILED
 end
 
+local BY_POLICY = 1 -- in place of a comment
+
 -- The turn fails for good: it blocks its inbox, unless the policy says otherwise.
 local function attempt_exhausted(u, now, server, reason)
   local state = exhausted_state(u)
@@ -49,9 +51,9 @@ local function attempt_exhausted(u, now, server, reason)
     make_ready(u, now, server)
   elseif state == PARKED then
     park_message(u, now)
-    head_end(u, now, server, PARKED, TURN_PARKED, '')
+    head_end(u, now, server, PARKED, TURN_PARKED, BY_POLICY)
   else
-    head_end(u, now, server, SKIPPED, TURN_SKIPPED, '')
+    head_end(u, now, server, SKIPPED, TURN_SKIPPED, BY_POLICY)
   end
 end
 
