@@ -105,6 +105,7 @@ class Harness:
         self, script: str, *, items: Sequence[Mapping[str, Any] | tuple[Any, ...]] = (), **args: Any
     ) -> list[Any]:
         """The ARGV list of a call, with defaults."""
+        reply_log.called(script)
         header = _bundles()[script].header
         given = {"now_ms": self.now, "server": self.server, **args}
         values = {field.name: self._default(field, given) for field in header.args}

@@ -17,17 +17,21 @@ _pairs: set[tuple[str, str]] = set()
 _called: set[str] = set()
 
 
+def called(script: str) -> None:
+    """Notes that `script` is called, whatever comes of it."""
+    _called.add(script)
+
+
 def record(script: str, words: Iterable[str]) -> None:
     """Notes that `script` answered each of `words`."""
-    _called.add(script)
     _pairs.update((script, word) for word in words)
 
 
 def take_called() -> frozenset[str]:
-    """Returns the scripts that answered since the last call of this, and forgets them."""
-    called = frozenset(_called)
+    """Returns the scripts that were called since the last call of this, and forgets them."""
+    taken = frozenset(_called)
     _called.clear()
-    return called
+    return taken
 
 
 def read(folder: Path = FOLDER) -> set[tuple[str, str]]:
