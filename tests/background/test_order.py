@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 
 from pawl_server.app import Handle, running
 from pawl_server.background.sweeper import INTERVAL_S, Sweeper
-from pawl_server.background.timers import RANK_S
+from pawl_server.background.timers import EARLY_S, RANK_S, Timers
 from tests.support.api import TV, Api
 from tests.support.invariants import violations_everywhere
 from tests.support.redis_server import RedisServer
@@ -19,9 +20,6 @@ from tests.support.stream import Stream, fail
 from tests.support.wait import wait_until
 
 PARTITIONS = 8
-QUICK: dict[str, Any] = {"partitions": PARTITIONS, "poll_interval_ms": 200}
-DELAY_MS = 1_000
-"""Longer than the polls by which all servers hear of a timer, which at first only one knows."""
 
 
 @pytest.fixture
@@ -30,7 +28,7 @@ async def servers(redis_server: RedisServer, redis_url: str) -> AsyncIterator[li
     async with AsyncExitStack() as stack:
         handles = [
             await stack.enter_async_context(
-                running(settings_for(redis_url, server_name=f"s-{number}", **QUICK))
+                running(settings_for(redis_url, server_name=f"s-{number}", partitions=PARTITIONS))
             )
             for number in range(3)
         ]
@@ -46,25 +44,32 @@ def first(servers: list[Handle], partition: int) -> Handle:
 
 
 @pytest.mark.spec("R-SERVER-3")
-async def test_timers_fire_on_the_first_server_of_their_partition(servers: list[Handle]) -> None:
-    names = [f"i-{number}" for number in range(60)]
-    wanted = {id(server): 0 for server in servers}
-    async with Api(servers[0].address) as api, Stream(api, credits=len(names)) as stream:
-        for name in names:
-            await api.create(name)
-            await api.send(name, "m1")
-        for turn in await stream.turns(len(names)):
-            await stream.command(turn, fail(delay_ms=DELAY_MS))
-            index = servers[0].engine.store.partition_of(turn.instance_id).index
-            wanted[id(first(servers, index))] += 1
-        await stream.credit(len(names))
-        for turn in await stream.turns(len(names)):
-            assert turn.attempt == 2
-    have = [server.background.timers.fired.get("backoff", 0) for server in servers]
-    want = [wanted[id(server)] for server in servers]
-    assert min(want) > 0
-    others = sum(max(0, some - own) for some, own in zip(have, want, strict=True))
-    assert others <= len(names) / 4 < sum(have), f"{have}, not {want}: only a late server lets others in"
+async def test_a_timer_is_looked_at_in_the_order_of_the_servers(servers: list[Handle]) -> None:
+    clock = asyncio.get_running_loop().time
+    for partition in servers[0].engine.store.partitions:
+        looks = {}
+        for server in servers:
+            timers = Timers(server.engine)
+            each = timers._partitions[partition.index]
+            each.due_at, now = math.inf, clock()
+            timers.due(partition, 1_500, 1_000)
+            looks[server.engine.peers.rank(partition.index)] = each.due_at - now
+        for rank in range(3):
+            assert looks[rank] == pytest.approx(0.5 + EARLY_S + rank * RANK_S, abs=RANK_S / 2)
+
+
+@pytest.mark.spec("R-SERVER-3")
+async def test_what_the_first_server_has_done_is_nothing_to_the_others(servers: list[Handle]) -> None:
+    async with Api(servers[0].address) as api, Stream(api, credits=2) as stream:
+        await api.create("a")
+        await api.send("a", "m1")
+        await stream.command(await stream.turn(), fail(delay_ms=300))
+        assert (await stream.turn()).attempt == 2
+    partition = servers[0].engine.store.partition_of("a")
+    for server in servers:
+        timers = Timers(server.engine)
+        await timers.apply(partition)
+        assert (sum(timers.fired.values()), timers.stale) == (0, 0)
 
 
 @pytest.mark.spec("R-SERVER-3")
