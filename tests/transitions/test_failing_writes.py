@@ -21,7 +21,7 @@ Call = Callable[[], object]
 
 HARMLESS = re.compile(
     r"^e:|field \S+ should not be there|step keys are b'.*', the steps say b'\\x00'|flags \d+, servers that"
-    r"|^(failed|paused|parked): has |^dead: |^x:\w+: "
+    r"|^(failed|paused|parked): has |^dead: |^x:\w+: |something expires at 0, in x:"
 )
 
 

@@ -13,8 +13,6 @@ local function head_end(u, now, server, state, event, detail)
   h[R_HOW] = r[STATE] == RUNNING and HOW_CANCELLED or r[HOW]
   local attempt = r[ATTEMPT]
   unit_set(u, turn .. '.h', cmsgpack.pack(h))
-  u.finished = u.finished or {}
-  u.finished[turn] = h
   if r[STEPS] > 0 then
     unit_set(u, 'k', false)
   end
@@ -35,7 +33,7 @@ local function queued_end(u, now, server, turn, state, event, detail)
   unit_set(u, turn .. '.h', cmsgpack.pack(h))
   unit_set(u, turn .. '.m', false)
   r[PENDING] = r[PENDING] - 1
-  inbox_ended(u, turn)
+  inbox_unexpire(u, turn)
   notify_awaiting(u, turn, '')
   if r[STATE] == BEHIND then
     inbox_pass(u, now)

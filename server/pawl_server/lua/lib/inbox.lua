@@ -36,8 +36,8 @@ local function inbox_admit(u, now, server, message_id, digest, blob, origin, fro
   return turn
 end
 
--- A turn that has ended expires no more.
-local function inbox_ended(u, turn)
+-- What has ended or begun expires no more.
+local function inbox_unexpire(u, turn)
   if u.r[EXPIRES_AT] > 0 then
     unit_mark('x:' .. u.id, tostring(turn), false)
   end
@@ -70,7 +70,7 @@ end
 -- Moves the head past a finished turn.
 local function inbox_advance(u, now, server)
   local r = u.r
-  inbox_ended(u, r[HEAD])
+  inbox_unexpire(u, r[HEAD])
   r[HEAD] = r[HEAD] + 1
   r[PENDING] = r[PENDING] - 1
   for i = STATE, LAST_OF_HEAD do

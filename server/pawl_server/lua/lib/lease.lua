@@ -37,6 +37,7 @@ local function lease_accept(u, now)
     if not has_bit(r[BITS], 1) and r[ATTEMPT] ~= attempt then
       r[ATTEMPT] = attempt
       ledger_add(u, ATTEMPT_STARTED, now, r[HEAD], RUNNING)
+      settle_begun(u, now)
     end
     r[BITS] = 1
     unit_touch(u)

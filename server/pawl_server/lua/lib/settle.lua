@@ -61,6 +61,14 @@ local function settle_expired(u, now, server)
   end
 end
 
+-- The head expires no more, as an attempt of it has begun.
+local function settle_begun(u, now)
+  inbox_unexpire(u, u.r[HEAD])
+  if u.r[EXPIRES_AT] > 0 and u.r[EXPIRES_AT] <= now then
+    settle_expired(u, now, '')
+  end
+end
+
 -- Delayed messages that are due, in order of due time and arrival. `l:<id>` has them as 16 digits of arrival and message id,
 -- `q:<message id>` is a msgpack array (version, message id, digest, blob, origin, engine ms of arrival, due, arrival digits,
 -- time to live in ms or 0).
