@@ -338,7 +338,9 @@ def test_a_message_whose_turn_is_on_its_way(driver: Driver) -> None:
     """Nobody has received it: no attempt has begun."""
     driver.send()
     held = driver.lease()
-    assert driver.cancel_message("m-hello").turn == 1
+    with listening(driver, "server01") as (stream,):
+        assert driver.cancel_message("m-hello").turn == 1
+        assert stream.heard() == [f"ended {driver.conn} 1 1 {held.fence} cancelled a"]
     assert (held.renew().word, held.renew().how) == ("LEASE_ENDED", "cancelled")
     assert driver.receipt(1).attempts == 0
 

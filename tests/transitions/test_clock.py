@@ -282,6 +282,14 @@ def test_seen_never_goes_back_by_a_little(driver: Driver, real: RealTime) -> Non
     assert (reply.gap_ms >= 0, driver.meta("hold")) == (True, 0)
 
 
+@pytest.mark.spec("R-CLOCK-2", "R-CLOCK-3")
+def test_a_step_that_never_was_takes_seen_back_by_nothing(driver: Driver, real: RealTime) -> None:
+    real.beat()
+    seen = driver.meta("seen")
+    assert real.beat("s2", step_ms=1_500).stepped == 1_500
+    assert driver.meta("seen") >= seen
+
+
 @pytest.mark.spec("R-CLOCK-2")
 def test_a_step_that_was_taken_out_and_partly_given_back_is_no_step(driver: Driver, real: RealTime) -> None:
     real.step(HOUR_MS)

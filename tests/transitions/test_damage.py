@@ -61,6 +61,8 @@ def test_its_timers_hold_up_no_others(damaged: Driver) -> None:
     damaged.later(1_000)
     assert [(reply.word, reply.id) for reply in damaged.expire()] == [("STALE", "b"), ("FIRED", "a")]
     assert damaged.due()["lease:b"] == damaged.now + 60_000
+    assert damaged.state()["damaged"] == {"i:b": damaged.now}
+    damaged.redis.call("DEL", f"{damaged.tag}damaged")
 
 
 @pytest.mark.spec("R-DAMAGE-1")
@@ -143,7 +145,8 @@ def test_a_trimmed_receipt_that_cannot_be_read_ends_the_trimming(driver: Driver)
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("1.m", msgpack.packb(7)), ("1.m", b"\xc1"), ("d:m-hello", b"one")]
+    ("field", "value"),
+    [("1.m", msgpack.packb(7)), ("1.m", b"\xc1"), ("d:m-hello", b"one"), ("d:m-hello", b"q")],
 )
 @pytest.mark.spec("R-DAMAGE-1")
 def test_a_repeat_of_a_message_that_cannot_be_read_is_not_admitted(
@@ -171,3 +174,42 @@ def test_a_head_without_its_message_is_marked_until_it_is_deleted(driver: Driver
         assert "damaged" not in driver.state()
     finally:
         driver.redis.call("FLUSHALL")
+
+
+@pytest.mark.spec("R-DAMAGE-1")
+def test_what_creation_fixed_cannot_be_read(driver: Driver) -> None:
+    driver.create("a")
+    driver.redis.call("HSET", f"{driver.tag}i:a", "o", b"\xc1")
+    try:
+        with driver.unchanged(), pytest.raises(StoreDamaged):
+            driver.create("a")
+    finally:
+        driver.redis.call("FLUSHALL")
+
+
+@pytest.mark.spec("R-DAMAGE-1", "R-CANCEL-3")
+def test_a_message_whose_receipt_is_gone_is_not_taken_back(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.send("a", b"2")
+    driver.take("a").finish()
+    driver.redis.call("HDEL", f"{driver.tag}i:a", "1.h")
+    try:
+        with driver.unchanged(), pytest.raises(StoreDamaged):
+            driver.cancel_message("m-1")
+    finally:
+        driver.redis.call("FLUSHALL")
+
+
+@pytest.mark.spec("R-DAMAGE-1", "R-CONTROL-1")
+def test_an_answer_comes_before_a_parked_message_that_cannot_be_read(driver: Driver) -> None:
+    driver.send("a")
+    driver.take("a").fail(final=True)
+    driver.park()
+    driver.wake(request_id="used")
+    kept = unpack(driver.redis.call("HGET", f"{driver.tag}i:a", "1.p"))
+    broken = msgpack.packb([1, b"\xc1", *kept[2:]], use_bin_type=False) or b""
+    driver.redis.call("HSET", f"{driver.tag}i:a", "1.p", broken)
+    with driver.unchanged():
+        assert driver.redrive(request_id="used").word == "BODY_CONFLICT"
+        with pytest.raises(StoreDamaged):
+            driver.redrive()

@@ -263,3 +263,14 @@ def assert_expired_once(driver: Driver, fired: list[object]) -> None:
     assert [reply.outcome for reply in fired] == ["expired"]  # type: ignore[attr-defined]
     assert (driver.record().failures, driver.ready(TV)) == (1, ["a"])
     assert driver.event_names().count("ATTEMPT_EXPIRED") == 1
+
+
+@pytest.mark.parametrize("kind", ["expiry", "delayed"])
+@pytest.mark.spec("R-EXPIRE-4")
+def test_an_early_entry_of_a_message_moves_and_fires_nothing(driver: Driver, kind: str) -> None:
+    driver.send("a", b"1", ttl_ms=1_000) if kind == "expiry" else driver.send("a", b"1", delay_ms=1_000)
+    due = driver.due()
+    assert due == {f"{kind}:a": driver.now + 1_000}
+    driver.redis.call("ZADD", f"{driver.tag}due", driver.now, f"{kind}:a")
+    assert [(reply.word, reply.kind) for reply in driver.expire()] == [("STALE", kind)]
+    assert driver.due() == due

@@ -66,6 +66,14 @@ def test_a_delay_that_is_over_leaves_no_deadline(driver: Driver) -> None:
     assert driver.record().deadline_ms == 0
 
 
+@pytest.mark.spec("R-WAKE-1")
+def test_a_delay_that_was_ended_leaves_no_deadline(driver: Driver) -> None:
+    driver.send()
+    driver.take().fail(delay_ms=1_000)
+    driver.wake()
+    assert (driver.head(), driver.record().deadline_ms) == ("QUEUED", 0)
+
+
 @pytest.mark.spec("R-LEASE-8")
 def test_an_orphaning_that_shortens_nothing_is_stored_and_undone(driver: Driver) -> None:
     """At the ceiling of the attempt a renewal moves no deadline; what it changes is stored all the same."""

@@ -193,3 +193,15 @@ def test_what_lists_failed_and_paused_instances_comes_back(driver: Driver) -> No
     driver.redis.call("DEL", f"{driver.tag}failed", f"{driver.tag}paused")
     assert driver.sweep() == (2, 0)
     assert driver.state() == before
+
+
+@pytest.mark.parametrize("member", ["~t:v1:idle", "~t:v1:nobody", "~t:v2:later", "~t:v1:queued"])
+@pytest.mark.spec("R-SWEEP-1")
+def test_what_is_wrongly_busy_for_delayed_messages_is_removed(driver: Driver, member: str) -> None:
+    driver.create("idle")
+    driver.send("queued")
+    driver.send("later", b"1", delay_ms=1_000)
+    before = driver.state()
+    driver.redis.call("ZADD", f"{driver.tag}busy", 0, member)
+    assert driver.sweep() == (1, 0)
+    assert driver.state() == before
