@@ -18,7 +18,7 @@ from pawl import Client
 from pawl.v1.admin_service_pb2 import GetServerInfoRequest, GetServerInfoResponse
 from pawl_server.fleet.child import _Child
 from pawl_server.fleet.orders import Lines, Order, Ready, Refusal, news, read_report, report
-from pawl_server.settings import Settings
+from pawl_server.settings import BadSetting, Settings
 from tests.support.api import CALL_S, Api
 from tests.support.processes import START_S, ServerProcess, serving
 from tests.support.redis_server import RedisServer
@@ -300,3 +300,26 @@ async def test_a_process_hears_of_a_full_disk_and_of_the_end() -> None:
     child.hear()
     assert child.stop.is_set()
     os.close(end)
+
+
+@pytest.mark.parametrize(
+    ("fields", "variable"),
+    [
+        ({"processes": 0}, "PAWL_PROCESSES"),
+        ({"processes": 65}, "PAWL_PROCESSES"),
+        ({"processes": 2, "host": "unix:/tmp/x"}, "PAWL_PROCESSES"),
+        ({"processes": 2, "virtual_time": True}, "PAWL_VIRTUAL_TIME"),
+        ({"advertise_host": "not a host"}, "PAWL_ADVERTISE_HOST"),
+        ({"stream_max_age_ms": -1}, "PAWL_STREAM_MAX_AGE_MS"),
+        ({"stream_max_age_ms": 86_400_001}, "PAWL_STREAM_MAX_AGE_MS"),
+    ],
+)
+def test_settings_that_can_not_be(fields: dict[str, Any], variable: str) -> None:
+    with pytest.raises(BadSetting) as caught:
+        Settings(**fields)
+    assert caught.value.setting == variable
+
+
+def test_settings_at_their_bounds() -> None:
+    Settings(processes=64, advertise_host="server-1.example", stream_max_age_ms=86_400_000)
+    Settings(processes=1, host="unix:/tmp/x", advertise_host="::1", stream_max_age_ms=0)
