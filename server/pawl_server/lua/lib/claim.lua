@@ -69,7 +69,7 @@ local function claim_next(tv, now, server, conn, delivery_ms)
     ready_open(tv).change[id] = false
     if u then
       local r = u.r
-      if u.tv == tv and r[STATE] == QUEUED and not has_bit(r[FLAGS], 1) and not has_bit(r[FLAGS], 2) then
+      if u.tv == tv and r[STATE] == QUEUED and not has_bit(r[FLAGS], 1) then
         claim_prefetch(u)
         local message = unit_get(u, r[HEAD] .. '.m')
         if message then

@@ -16,7 +16,7 @@ local function make_ready(u, now, server)
     end
     return
   end
-  if has_bit(r[FLAGS], 1) or has_bit(r[FLAGS], 2) then
+  if has_bit(r[FLAGS], 1) then
     return
   end
   if r[STATE] == QUEUED then

@@ -26,7 +26,7 @@ if kept then
   local ok, message = pcall(cmsgpack.unpack, kept[2])
   m = ok and type(message) == 'table' and message or nil
 end
-if not reply and kept and not m and not discard then
+if kept and not m and not discard then
   reply = { 'DAMAGED' }
 elseif not reply and not kept then
   local state

@@ -47,7 +47,7 @@ local function repeated(u, turn, message_id, digest)
   local m = unit_table(u, turn .. '.m')
   if not m then
     local h = receipt_get(u, turn)
-    if not h or not tonumber(turn) then
+    if not h then
       return { 'DAMAGED' }
     end
     m = { 1, h[R_MESSAGE_ID], h[R_MESSAGE_DIGEST], '', '', h[R_ADMITTED] }
