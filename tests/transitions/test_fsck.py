@@ -34,30 +34,15 @@ LATER = "9999999999999"
 def full(driver: Driver) -> Driver:
     """Instances in every state; `kept` has one trimmed turn and payloads of one, a reply and a last step."""
     driver.put_type("k", min_turns=1, max_age_ms=0)
-    kept = {"type": "k", "version": "v1"}
     driver.create("kept", kind="k", words=b"word\0blue\0red\0")
     for body in (b"1", b"2"):
-        driver.send("kept", body, **kept)
+        driver.send("kept", body, type="k", version="v1")
         driver.lease("kept", tv="k:v1").finish(b"reply", step=("one", b"x"))
     driver.create("idle", words=b"\0red\0")
-    for name in ("failed", "parked"):
+    for name in ("failed", "parked", "backoff", "asleep", "deferred", "running"):
         driver.send(name)
-        driver.take(name).fail(final=True)
-    driver.park(1, "parked")
-    for name in ("backoff", "asleep", "deferred", "running"):
-        driver.send(name)
-    for held in driver.claim(4):
-        held.renew()
-        match held.view.instance_id:
-            case "backoff":
-                held.fail()
-            case "asleep":
-                held.sleep()
-            case "deferred":
-                held.defer()
-            case _:
-                held.checkpoint("one")
-                held.checkpoint("two")
+        begun(driver, name)
+    behind(driver)
     driver.send("delayed", b"1", delay_ms=60_000)
     driver.send("delayed", b"2", delay_ms=90_000)
     driver.send("paused")
@@ -68,6 +53,34 @@ def full(driver: Driver) -> Driver:
     driver.send("deleted")
     driver.delete("deleted", max_turns=-1)
     return driver
+
+
+def begun(driver: Driver, name: str) -> None:
+    """A turn that was received, and is now as the instance is called."""
+    held = driver.take(name)
+    if name == "backoff":
+        held.fail()
+    elif name == "asleep":
+        held.sleep()
+    elif name == "deferred":
+        held.defer()
+    elif name == "running":
+        held.checkpoint("one")
+        held.checkpoint("two")
+    else:
+        held.fail(final=True)
+    if name == "parked":
+        driver.park(1, name)
+
+
+def behind(driver: Driver) -> None:
+    """A head with more ended turns before it than are passed at once."""
+    for number in range(1, 20):
+        driver.send("behind", b"%d" % number)
+    held = driver.take("behind")
+    for turn in range(2, 19):
+        driver.cancel(turn, "behind")
+    held.finish()
 
 
 def check(driver: Driver, *, repair: bool = False) -> list[str]:
@@ -140,6 +153,7 @@ LOST = [
     ("ZREM due delayed:delayed", [f"delayed: {ENTRY}"]),
     ("ZREM due expiry:queued", [f"queued: {ENTRY}"]),
     ("ZREM due gc:kept", ["kept: the entry for trimming was missing"]),
+    ("ZREM due settle:behind", [f"behind: {ENTRY}"]),
     ("ZREM due delete:deleted", ["deleted: its deletion had stopped"]),
     ("DEL l:delayed", [f"delayed: delayed message m-{number} was not listed" for number in "12"]),
     ("ZREM ids:t idle", ["idle: was not listed by type"]),
@@ -318,3 +332,17 @@ def test_an_index_is_walked_some_entries_at_a_time(driver: Driver) -> None:
     driver.redis.call("HSET", f"{driver.tag}i:i001", "r", b"\xc1")
     assert walk(driver, "busy") == [], "what can't be read is left alone"
     driver.redis.call("FLUSHALL")
+
+
+@pytest.mark.spec("R-FSCK-1")
+def test_an_instance_twice_in_a_list_is_mended_once(full: Driver) -> None:
+    full.redis.call("ZREM", f"{full.tag}busy", "t:v1:queued")
+    replies = full.call("fsck", items=[{"id": "queued"}] * 2, repair=True).replies
+    assert [len(reply.findings) for reply in replies] == [1, 0]
+
+
+@pytest.mark.spec("R-FSCK-1")
+def test_a_key_of_an_instance_counts_as_one_entry(driver: Driver) -> None:
+    driver.send("a")
+    reply = driver.one("fsck_index", name="e:a", cursor="0", limit=1)
+    assert (reply.cursor, reply.checked, reply.findings) == ("0", 1, [])
