@@ -154,7 +154,7 @@ class Inboxes:
         if why[0] == "DELETING":
             return why
         dead = self._remembered(id)
-        if dead and request_id and dead.born_by == request_id:
+        if dead and request_id and request_id in (dead.born_by, *dead.earlier_births):
             return ("INSTANCE_DELETED",)
         one = self._born(id, f"{type}:{version}", digest, state, lease_ms, max_attempts)
         one.born_by = request_id

@@ -11,6 +11,8 @@ TIMED = {"BACKOFF": "backoff", "SLEEPING": "sleep", "DEFERRED": "defer"}
 """States that end by themselves, with the kind of their timer."""
 BLOCK, SKIP, PARK = 1, 2, 3
 """Exhaustion policies."""
+KEPT_REQUESTS = 8
+"""Requests that are remembered of an id, and of an instance."""
 
 
 @dataclass
@@ -98,6 +100,19 @@ class Dead:
     born_by: str
     message_ids: set[str]
     background: bool
+    earlier: list[tuple[str, bool]] = field(default_factory=list)
+    """Further deletions, newest first: request id, and whether that went on in the background."""
+    earlier_births: list[str] = field(default_factory=list)
+    """Request ids of the creation of earlier lives, newest first."""
+
+    def add(self, request_id: str, background: bool) -> list[tuple[str, bool]]:
+        """`earlier` with one more."""
+        return [(request_id, background), *self.earlier][:KEPT_REQUESTS] if request_id else self.earlier
+
+    def births(self) -> list[str]:
+        """`earlier_births` once this life is an earlier one itself."""
+        more = [self.born_by] if self.born_by else []
+        return [*more, *self.earlier_births][:KEPT_REQUESTS]
 
 
 @dataclass

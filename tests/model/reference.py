@@ -11,11 +11,10 @@ from typing import Any
 
 from tests.model.inbox import DAY_MS
 from tests.model.leases import Leases
-from tests.model.parts import Dead, Instance, Reply, Settings, Turn
+from tests.model.parts import KEPT_REQUESTS, Dead, Instance, Reply, Settings, Turn
 
 JUMP = 2**32
 RECEIPT_MS = 900_000
-KEPT_ANSWERS = 8
 
 
 class Reference(Leases):
@@ -53,7 +52,7 @@ class Reference(Leases):
                 return answer if body == digest else ("BODY_CONFLICT",)
         reply = decide(one)
         if reply[0] == "OK" and request_id:
-            one.answers = [(request_id, digest, reply), *one.answers][:KEPT_ANSWERS]
+            one.answers = [(request_id, digest, reply), *one.answers][:KEPT_REQUESTS]
         return reply
 
     def pause(self, comment: str, **call: Any) -> Reply:
@@ -184,29 +183,44 @@ class Reference(Leases):
         return self._control(decide, **call)
 
     def delete(self, id: str, inc: int, max_turns: int, request_id: str) -> Reply:
-        one, why = self.touch(id)
+        one, _ = self.touch(id)
         dead = self._remembered(id)
-        if dead and not (request_id and dead.request_id == request_id):
-            dead = None
-        if one is None:
-            if why[0] == "DELETING":
-                other = inc and inc != self.instances[id].inc
-                return ("NOT_FOUND",) if other else ("OK", True, True)
-            return ("OK", True, dead.background) if dead else ("OK", False, False)
-        if dead and dead.inc != one.inc:
-            return ("OK", True, dead.background)
-        if inc and inc != one.inc:
+        at = one or self.instances.get(id)
+        repeated = self._deleted_before(dead, at.inc if at else 0, request_id)
+        if repeated:
+            return repeated
+        if at is None:
+            return ("OK", False, False)
+        if inc and inc != at.inc:
             return ("NOT_FOUND",)
+        if one is None:
+            if dead and request_id and request_id != dead.request_id:
+                dead.earlier = dead.add(request_id, True)
+            return ("OK", True, True)
         background = one.tail - one.oldest + 1 > max_turns
         known = [turn.message_id for turn in one.turns[max(0, one.oldest - one.first) :][-256:]]
         ids = {message.message_id for message in one.delayed} | set(known)
         one.events.append("DELETED")
         self.dead[id] = Dead(one.inc, one.tail, one.seq, self.now, request_id, one.born_by, ids, background)
+        if dead:
+            self.dead[id].earlier = dead.add(dead.request_id, dead.background)
+            self.dead[id].earlier_births = dead.births()
         self._unqueue(one)
         one.deleted = self.now
         if not background:
             del self.instances[id]
         return ("OK", True, background)
+
+    def _deleted_before(self, dead: Dead | None, inc: int, request_id: str) -> Reply | None:
+        """The answer to a deletion that is repeated; `inc` is the life that the id has now, 0 for none."""
+        if dead is None or not request_id:
+            return None
+        for earlier, background in dead.earlier:
+            if earlier == request_id:
+                return ("OK", True, background)
+        if dead.request_id == request_id and dead.inc != inc:
+            return ("OK", True, dead.background)
+        return None
 
     # History.
 

@@ -454,6 +454,19 @@ class Machine(RuleBasedStateMachine):
             raise AssertionError(f"timers that never end: {self.driver.due()}")
         self.compare(fully=name)
 
+    @rule(name=names)
+    def read(self, name: str) -> None:
+        """Shows what the next transition would find, and writes nothing."""
+        model = copy.deepcopy(self.model)
+        one, why = model.touch(name)
+        with self.driver.unchanged():
+            reply = self.driver.get(name)
+        if one:
+            record = records.instance_record(reply.record)
+            seen = (record.head, record.tail, record.pending, record.delayed, record.seq)
+            assert seen == (one.head, one.tail, one.pending, len(one.delayed), one.seq)
+        assert reply.word == "OK" if one or why == ("DELETING",) else "NOT_FOUND"
+
     @rule(dead=st.sampled_from(["s1", "s2"]))
     def sweep(self, dead: str) -> None:
         repaired, orphaned = self.driver.sweep(dead=dead, grace_ms=5_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,6 +29,72 @@ def test_an_instance_reads_as_the_next_transition_would_find_it(driver: Driver) 
     birth = records.birth(replies[0].tv, replies[0].birth)
     assert (birth.type, birth.version, birth.lease_ms, birth.max_attempts) == ("t", "v1", 5_000, 0)
     assert replies[0].state == b"json\0{}"
+
+
+def asleep(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.take().sleep(ms=1_000)
+
+
+def due(driver: Driver) -> None:
+    for number in range(20):
+        driver.send("a", b"%d" % number, delay_ms=900)
+    driver.send("a", b"later", delay_ms=5_000, ttl_ms=5)
+
+
+def head_expired(driver: Driver) -> None:
+    driver.send("a", b"1", ttl_ms=1_000)
+    driver.send("a", b"2")
+
+
+def queue_expired(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.take()
+    driver.send("a", b"2", ttl_ms=1_000)
+
+
+def all_expired(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=0)
+    for body in (b"1", b"2"):
+        driver.send("a", body, ttl_ms=1_000)
+
+
+def behind(driver: Driver) -> None:
+    driver.call("send", items=[driver.message("a", b"%d" % turn) for turn in range(1, 31)])
+    held = driver.take()
+    for turn in range(2, 30):
+        driver.cancel(turn)
+    held.finish()
+
+
+def reads(driver: Driver) -> list[Any]:
+    """Everything that is read of one instance: itself, its turns, its inbox, where its messages are."""
+    items = [{"id": "a", "turn": turn, "payloads": True} for turn in range(1, 32)]
+    found = [{"id": "a", "message_id": f"m-{body}"} for body in (*range(31), "later")]
+    return [
+        driver.get(),
+        driver.call("get_turn", items=items).replies,
+        driver.call("find_message", items=found).replies,
+        driver.one("list_turns", id="a", limit=100, payloads=True, max_bytes=10**6),
+        driver.one("list_inbox", id="a", limit=100, payloads=True, max_bytes=10**6),
+    ]
+
+
+@pytest.mark.parametrize(
+    "before", [asleep, due, head_expired, queue_expired, all_expired, behind], ids=lambda one: one.__name__
+)
+@pytest.mark.spec("R-READ-1", "R-SETTLE-1")
+def test_whatever_time_has_decided_is_read_before_it_is_written(
+    driver: Driver, before: Callable[[Driver], None]
+) -> None:
+    before(driver)
+    driver.later(1_000)
+    with driver.unchanged():
+        seen = reads(driver)
+    driver.one("settle", id="a")
+    assert driver.state()["i:a"]["r"] == seen[0].record
+    if before not in (behind, due):  # of those there is more to do, which the next look shows
+        assert reads(driver) == seen
 
 
 @pytest.mark.spec("R-READ-2")

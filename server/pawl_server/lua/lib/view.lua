@@ -1,6 +1,13 @@
---!include unit states receipt
--- What reads show: the settled view, computed without writing.
+--!include settle receipt
+-- What reads show.
 
+-- An instance as the next transition would find it; nothing of that is written.
+local function view_settled(now, id, ...)
+  local u = settled_load(now, '', id, ...)
+  return u or MISSING.deleting and UNITS[id] or nil
+end
+
+-- One of many instances: its head as it stands, but no message admitted or expired since.
 local function view_load(now, id, ...)
   local u = unit_load(id, ...)
   if not u and MISSING.deleting then
@@ -16,9 +23,20 @@ local function view_load(now, id, ...)
   return u
 end
 
+-- Fields as this script sees them.
+local function view_fields(u, fields)
+  local v = redis.call('HMGET', u.key, unpack(fields))
+  for i = 1, #fields do
+    if u.set[fields[i]] ~= nil then
+      v[i] = u.set[fields[i]]
+    end
+  end
+  return v
+end
+
 -- One turn: number, message, receipt, failure, steps; empty strings for what is not there. nil if nothing is kept.
 local function view_turn(u, turn, payloads)
-  local v = redis.call('HMGET', u.key, turn .. '.m', turn .. '.h', turn .. '.f')
+  local v = view_fields(u, { turn .. '.m', turn .. '.h', turn .. '.f' })
   if not v[1] and not v[2] then
     return nil
   end
@@ -34,7 +52,7 @@ local function view_turn(u, turn, payloads)
       fields[position] = turn .. '.' .. position
     end
     if count > 0 then
-      steps = redis.call('HMGET', u.key, unpack(fields))
+      steps = view_fields(u, fields)
     end
   end
   return { turn, v[1] or '', v[2] or '', v[3] or '', steps }

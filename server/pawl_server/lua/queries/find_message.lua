@@ -1,5 +1,5 @@
 --- find_message: reads which turn a message became, or when it will be admitted.
--- @keyspace meta i
+-- @keyspace meta i type l x waiting
 -- @arg   now_ms      int  engine time in virtual-time namespaces
 -- @item  id          str  instance id
 -- @item  message_id  str  idempotency id of the message
@@ -14,7 +14,7 @@ local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
   local known = 'd:' .. message_id
-  local u = view_load(now, id, known)
+  local u = view_settled(now, id, known)
   local reply = u and { 'NOT_FOUND' } or unit_absent()
   local found = u and unit_get(u, known)
   if found == 'q' then

@@ -1,5 +1,5 @@
 --- get_instance: reads instances as they stand now.
--- @keyspace meta i
+-- @keyspace meta i type l x waiting
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @item  id      str  instance id
 -- @reply OK(record bytes, tv str, birth bytes, state bytes) | NOT_FOUND
@@ -12,7 +12,7 @@ local now = meta_load(now_ms)
 local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
-  local u = view_load(now, id, 's', 'o')
+  local u = view_settled(now, id, 's', 'o')
   replies[#replies + 1] = u and { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), unit_get(u, 's') or '' } or unit_absent()
 end
 return { now, replies, {} }

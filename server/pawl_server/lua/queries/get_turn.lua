@@ -1,5 +1,5 @@
 --- get_turn: reads turns as they stand now.
--- @keyspace meta i
+-- @keyspace meta i type l x waiting
 -- @arg   now_ms    int   engine time in virtual-time namespaces
 -- @item  id        str   instance id
 -- @item  turn      int   turn number
@@ -14,7 +14,7 @@ local now = meta_load(now_ms)
 local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
-  local u = view_load(now, id, 'o')
+  local u = view_settled(now, id, 'o')
   local reply = u and { 'NOT_FOUND' } or unit_absent()
   if u and turn >= 1 and turn <= u.r[TAIL] then
     local view = view_turn(u, turn, payloads)

@@ -1,5 +1,5 @@
 --- list_inbox: reads the unfinished turns of an instance, oldest first, then its delayed messages by due time and arrival.
--- @keyspace meta i l
+-- @keyspace meta i l type x waiting
 -- @arg   now_ms     int   engine time in virtual-time namespaces
 -- @arg   id         str   instance id
 -- @arg   after      int   turn after which to begin; 0 for the first page
@@ -14,7 +14,7 @@
 --!include view order
 
 local now = meta_load(now_ms)
-local u = view_load(now, id, 'o')
+local u = view_settled(now, id, 'o')
 if not u then
   return { now, { unit_absent() }, {} }
 end
@@ -35,7 +35,7 @@ end
 
 local turn = math.max(after + 1, r[HEAD])
 while turn <= r[TAIL] and #entries < limit and bytes < max_bytes do
-  local v = redis.call('HMGET', u.key, turn .. '.m', turn .. '.h', turn .. '.f')
+  local v = view_fields(u, { turn .. '.m', turn .. '.h', turn .. '.f' })
   if v[1] and not v[2] then
     local raw, size = slim(v[1])
     entries[#entries + 1] = { turn, raw, '', v[3] or '', {}, size }

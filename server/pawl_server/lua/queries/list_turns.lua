@@ -1,5 +1,5 @@
 --- list_turns: reads kept turns of an instance, newest first.
--- @keyspace meta i
+-- @keyspace meta i type l x waiting
 -- @arg   now_ms     int   engine time in virtual-time namespaces
 -- @arg   id         str   instance id
 -- @arg   before     int   only turns below this number; 0 for all
@@ -13,7 +13,7 @@
 --!include view
 
 local now = meta_load(now_ms)
-local u = view_load(now, id, 'o')
+local u = view_settled(now, id, 'o')
 if not u then
   return { now, { unit_absent() }, {} }
 end
