@@ -40,8 +40,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """ABORTED, never succeeds. The lease named by the request is not the current one. `pawl.StaleFence`."""
     REASON_LEASE_ENDED: _Reason.ValueType  # 7
     """FAILED_PRECONDITION, never succeeds. The lease ended earlier; metadata `how` says how (`completed`, `failed`,
-    `released`, `expired`, `lost`, `returned`, `sleeping`, `deferred`, `cancelled`, `skipped`, `parked`,
-    `deleted`). `pawl.LeaseEnded`.
+    `released`, `expired`, `lost`, `returned`, `sleeping`, `deferred`, `cancelled`, `deleted`). `pawl.LeaseEnded`.
     """
     REASON_GAP: _Reason.ValueType  # 8
     """ABORTED, succeeds after the missing command was repeated. The command number is not the next one; metadata
@@ -127,8 +126,7 @@ REASON_STALE_FENCE: Reason.ValueType  # 6
 """ABORTED, never succeeds. The lease named by the request is not the current one. `pawl.StaleFence`."""
 REASON_LEASE_ENDED: Reason.ValueType  # 7
 """FAILED_PRECONDITION, never succeeds. The lease ended earlier; metadata `how` says how (`completed`, `failed`,
-`released`, `expired`, `lost`, `returned`, `sleeping`, `deferred`, `cancelled`, `skipped`, `parked`,
-`deleted`). `pawl.LeaseEnded`.
+`released`, `expired`, `lost`, `returned`, `sleeping`, `deferred`, `cancelled`, `deleted`). `pawl.LeaseEnded`.
 """
 REASON_GAP: Reason.ValueType  # 8
 """ABORTED, succeeds after the missing command was repeated. The command number is not the next one; metadata
