@@ -444,3 +444,23 @@ def test_a_message_that_a_finish_admits_keeps_its_own_time_to_live(driver: Drive
     driver.later(10)
     assert [view[2] for view in held.finish(tv=TV, conn=driver.conn).turns] == [22]
     assert (driver.due()["expiry:a"], driver.record().expires_at_ms) == (driver.now + 500,) * 2
+
+
+@pytest.mark.spec("R-TTL-1")
+def test_what_has_begun_leaves_the_list_at_once_and_its_timer_when_that_fires(driver: Driver) -> None:
+    driver.send("a", b"1", ttl_ms=1_000)
+    held = driver.take()
+    assert "x:a" not in driver.state()
+    driver.elapse(1_000)
+    assert (driver.record().expires_at_ms, driver.due().keys()) == (0, {"lease:a"})
+    assert held.finish().word == "OK"
+
+
+@pytest.mark.spec("R-TTL-1")
+def test_a_delivery_that_is_received_late_leaves_no_timer(driver: Driver) -> None:
+    driver.send("a", b"1", ttl_ms=10)
+    held = driver.lease()
+    driver.elapse(10)
+    assert driver.due().keys() == {"lease:a", "expiry:a"}
+    assert held.renew().word == "OK"
+    assert (driver.record().expires_at_ms, driver.due().keys()) == (0, {"lease:a"})

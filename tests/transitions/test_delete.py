@@ -179,6 +179,7 @@ def test_a_thousand_turns_at_once_and_one_more_in_the_background(driver: Driver)
     with driver.unchanged():
         assert driver.delete(request_id="").background, "as good as the same request"
         assert driver.delete(inc=99).word == "NOT_FOUND"
+        assert driver.delete(request_id="", inc=1).background
     calls: list[Callable[[], object]] = [
         driver.create, driver.send, driver.pause, driver.cancel, held.renew, held.finish, driver.trim,
     ]  # fmt: skip

@@ -236,6 +236,7 @@ STRAY = [
     ("ZADD ids:t 1 nobody", f"ids:t nobody: {NOTHING}"),
     ("ZADD ids:u 1 idle", f"ids:u idle: {NOTHING}"),
     ("ZADD tag:t:red 1 kept", f"tag:t:red kept: {NOTHING}"),
+    ("ZADD key:t:word 1 kept", f"key:t:word kept: {NOTHING}"),
     ("ZADD key:t:word 1 deleted", f"key:t:word deleted: {NOTHING}"),
     ("ZADD l:delayed 1 0000000000000001gone", "delayed: list of delayed messages has 0000000000000001gone"),
     ("RPUSH e:nobody x", "e:nobody no instance"),

@@ -292,3 +292,45 @@ def test_turns_that_never_complete_are_trimmed_all_the_same(driver: Driver, end:
     assert driver.head() == ""
     assert driver.record().tail - driver.record().kept < 3
     assert sizes[2:] == [sizes[2]] * 4
+
+
+def ended_turns(driver: Driver, last: int) -> None:
+    """Turn 1 is completed, those up to `last` are cancelled, and one more waits behind them."""
+    driver.call("send", items=[driver.message("a", b"%d" % turn) for turn in range(1, last + 2)])
+    held = driver.take()
+    for turn in range(2, last + 1):
+        driver.cancel(turn)
+    held.finish()
+
+
+@pytest.mark.parametrize("then", ["pass", "cancel the last"])
+@pytest.mark.spec("R-TRIM-1", "R-CANCEL-2")
+def test_a_head_that_passes_many_turns_later_arms_the_timer(driver: Driver, then: str) -> None:
+    driver.put_type(min_turns=40, max_age_ms=5_000)
+    ended_turns(driver, 60)
+    assert (driver.record().head, "gc:a" in driver.due()) == (18, False)
+    if then == "pass":
+        driver.expire()
+        driver.expire()
+        assert driver.record().head == 50
+    else:
+        driver.cancel(61)
+        assert driver.record().head == 62
+    assert driver.due()["gc:a"] == driver.now + 5_000
+
+
+@pytest.mark.spec("R-TRIM-1", "R-CANCEL-2")
+def test_a_head_that_passes_turns_moves_a_timer_that_waits_for_receipts(driver: Driver) -> None:
+    driver.put_type(min_turns=4, max_age_ms=5_000)
+    for number in range(8):
+        driver.send("a", b"%d" % number)
+        driver.take().finish()
+    driver.later(5_000)
+    driver.trim()
+    assert (driver.record().kept, driver.due()["gc:a"]) == (5, driver.now - 5_000 + 900_000)
+    for turn in (9, 10, 11):
+        driver.send("a", b"x%d" % turn)
+    held = driver.take()
+    driver.cancel(10)
+    held.finish()
+    assert (driver.record().head, driver.due()["gc:a"]) == (11, driver.now)
