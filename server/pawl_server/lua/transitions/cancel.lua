@@ -13,7 +13,7 @@
 -- @reply OK(finished_ms int, former int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int)
 -- @emits TURN_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-CANCEL-1, R-CANCEL-2, R-CONTROL-1
+-- @spec  R-CANCEL-1, R-CANCEL-2, R-CONTROL-1, R-CONTROL-2
 --!include control commit
 
 local now = meta_load(now_ms)

@@ -12,7 +12,7 @@
 -- @reply OK(turn int) | BODY_CONFLICT | NOT_FOUND | WRONG_STATE(state int)
 -- @emits TURN_CANCELLED, MESSAGE_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-CANCEL-3, R-CONTROL-1
+-- @spec  R-CANCEL-3, R-CONTROL-1, R-CANCEL-2
 --!include control commit
 
 local now = meta_load(now_ms)

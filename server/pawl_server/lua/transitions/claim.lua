@@ -12,7 +12,7 @@
 -- @reply OK(more bool, turns list)
 -- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-LEASE-1, R-LEASE-2, R-DELIVER-1
+-- @spec  R-LEASE-1, R-LEASE-2, R-DELIVER-1, R-TTL-1
 --!include claim commit
 
 local now = meta_load(now_ms)

@@ -14,7 +14,7 @@
 -- @reply OK(incarnation int, created_ms int, first_turn int, first_seq int) | BODY_CONFLICT(tv str) | INSTANCE_DELETED | LIMIT_EXCEEDED(limit str, value int, max int)
 -- @emits CREATED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   deny
--- @spec  R-CREATE-1, R-CREATE-2
+-- @spec  R-CREATE-1, R-CREATE-2, R-DELETE-3
 --!include born limits settle commit
 
 local now = meta_load(now_ms)

@@ -19,7 +19,7 @@
 -- @reply OK(state int, delay_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
 -- @emits ATTEMPT_STARTED, ATTEMPT_FAILED, TURN_FAILED, TURN_ADMITTED, TURN_EXPIRED, TURN_PARKED, TURN_READY, TURN_SKIPPED
 -- @oom   allow
--- @spec  R-FAIL-1, R-FAIL-2, R-FAIL-3, R-CMD-1
+-- @spec  R-FAIL-1, R-FAIL-2, R-FAIL-3, R-CMD-1, R-POLICY-1
 --!include command retry commit
 
 local now = meta_load(now_ms)

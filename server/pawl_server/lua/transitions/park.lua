@@ -14,7 +14,7 @@
 -- @reply OK(finished_ms int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int) | LIMIT_EXCEEDED(limit str, value int, max int)
 -- @emits TURN_PARKED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-PARK-1, R-CONTROL-1
+-- @spec  R-PARK-1, R-CONTROL-1, R-CONTROL-2
 --!include control limits commit
 
 local now = meta_load(now_ms)

@@ -15,7 +15,7 @@
 -- @reply OK(turn int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int) | LIMIT_EXCEEDED(limit str, value int, max int)
 -- @emits TURN_REDRIVEN, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   deny
--- @spec  R-PARK-2, R-CONTROL-1
+-- @spec  R-PARK-2, R-CONTROL-1, R-CONTROL-2
 --!include control limits commit
 
 local now = meta_load(now_ms)

@@ -14,7 +14,7 @@
 -- @reply OK(state int, max_attempts int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int)
 -- @emits TURN_RETRIED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-RETRY-1, R-CONTROL-1
+-- @spec  R-RETRY-1, R-CONTROL-1, R-CONTROL-2
 --!include control retry commit
 
 local now = meta_load(now_ms)

@@ -3,12 +3,12 @@
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @item  id      str  instance id
--- @from  BACKOFF
--- @to    QUEUED
+-- @from  BACKOFF, SLEEPING, DEFERRED, QUEUED
+-- @to    QUEUED, EXPIRED
 -- @reply OK(state int) | NOT_FOUND
 -- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-SETTLE-1
+-- @spec  R-SETTLE-1, R-DELAY-1, R-TTL-1, R-CANCEL-2
 --!include settle commit
 
 local now = meta_load(now_ms)

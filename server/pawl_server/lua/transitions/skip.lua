@@ -14,7 +14,7 @@
 -- @reply OK(finished_ms int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int)
 -- @emits TURN_SKIPPED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-SKIP-1, R-CONTROL-1
+-- @spec  R-SKIP-1, R-CONTROL-1, R-CONTROL-2
 --!include control commit
 
 local now = meta_load(now_ms)
