@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 SILENT_INTERVALS = 3
 HEARD_INTERVALS = 1.25
 WATCH_S = 0.25
-GRACE_MIN_S, GRACE_MAX_S, GRACE_STORM_S = 0.3, 5.0, 10.0
+GRACE_MIN_S, GRACE_SILENT_S, GRACE_MAX_S, GRACE_STORM_S = 0.3, 3.0, 5.0, 10.0
 RTT_UNKNOWN_S = 0.05
 STORM_STREAMS = 20
 STORM_SHARE = 0.1
@@ -231,12 +231,14 @@ class Delivery:
     def grace_s(session: WorkSession) -> float:
         """How long a worker has to come back: time to open a stream, by the round trip of the last one.
 
-        A client that only listens gives no round trip to measure; it gets the longest time.
+        A client that only listens gives no round trip to measure; it gets the longest time. A worker that
+        fell silent may have a blocked event loop and a thread that renews its leases every second or so.
         """
         if session.listens:
             return GRACE_MAX_S
         rtt_s = RTT_UNKNOWN_S if session.rtt_s is None else session.rtt_s
-        return min(max(20 * rtt_s + 0.2, GRACE_MIN_S), GRACE_MAX_S)
+        least_s = GRACE_SILENT_S if session.silent else GRACE_MIN_S
+        return min(max(20 * rtt_s + 0.2, least_s), GRACE_MAX_S)
 
     def _storm(self) -> bool:
         """Whether so many streams closed within a second that it is the network, not the workers."""
@@ -308,6 +310,7 @@ class Delivery:
                 return
             session.heard_at = now  # it is this server that does not listen, or nothing is expected
         if now - session.heard_at > SILENT_INTERVALS * interval and responsive_s > interval:
+            session.silent = True
             STREAM_SILENT(log, conn=session.conn, seconds=now - session.heard_at)
             session.stop(silent(SILENT_INTERVALS))
             return

@@ -100,6 +100,7 @@ class WorkSession:
         self.leave_at = math.inf
         self.ending = False
         self.closed = False
+        self.silent = False
         self.end: asyncio.Future[Refused | None] = delivery.loop.create_future()
         # Credits: what the worker granted, what was delivered, what claims under way may still deliver.
         self.credits_total = 0

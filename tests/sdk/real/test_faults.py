@@ -150,7 +150,7 @@ from pawl import Worker, workflow
 async def blocking(ctx, state, message):
     def compute(step):
         print("computing", flush=True)
-        end = time.monotonic() + 4.5
+        end = time.monotonic() + float(sys.argv[2])
         while time.monotonic() < end:
             pass
         return step.attempt
@@ -165,13 +165,20 @@ Worker(sys.argv[1], workflows=[blocking]).run_forever()
 async def test_a_handler_that_blocks_its_worker_keeps_its_turn(redis_url: str) -> None:
     # It blocks at once, so even that the turn was received is told by the watchdog.
     async with running(settings_for(redis_url)) as server, Client(server.address) as client:
-        await _block(server, client)
+        await _block(server, client, 4.5)
 
 
-async def _block(server: Handle, client: Client) -> None:
+@pytest.mark.spec("R-SDK-9")
+async def test_a_handler_that_blocks_until_its_stream_is_closed_keeps_its_turn(redis_url: str) -> None:
+    settings = settings_for(redis_url, beat_interval_ms=200)
+    async with running(settings) as server, Client(server.address) as client:
+        await _block(server, client, 3)
+
+
+async def _block(server: Handle, client: Client, seconds: float) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", BLOCKING, server.address, stdout=asyncio.subprocess.PIPE, env=env
+        sys.executable, "-c", BLOCKING, server.address, str(seconds), stdout=asyncio.subprocess.PIPE, env=env
     )
     try:
         new = pawl.NewInstance("blocking", "v1", lease_timeout=3)
