@@ -46,3 +46,17 @@ def test_fsck_of_a_server_that_works(pawl: Run, name: str) -> None:
     stale = pawl("fsck", "--resume", "nonsense")
     assert (stale.exit_code, "CURSOR_STALE" in stale.stderr) == (Exit.FAILED, True)
     ok(pawl("delete", name, "--yes"))
+
+
+def test_parked_turns_are_noted(pawl: Run, name: str) -> None:
+    assert pawl("send", name, "--type", "failing", "--version", "v1", "--wait", "10").exit_code == Exit.FAILED
+    ok(pawl("park", name, "1"))
+    assert "parked turns can be redriven" in pawl("doctor").stdout
+    ok(pawl("delete", name, "--yes"))
+
+
+def test_a_message_of_a_life_that_is_over(pawl: Run, name: str) -> None:
+    ok(pawl("send", name, "--type", "nobody", "--version", "v1", "--id", "once"))
+    ok(pawl("delete", name, "--yes"))
+    late = pawl("send", name, "--type", "nobody", "--version", "v1", "--id", "once")
+    assert (late.exit_code, "another --id" in late.stderr) == (Exit.NOT_FOUND, True)

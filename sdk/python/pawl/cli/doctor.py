@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _SHOWN = 5
 """Instances shown of each kind and type."""
 _LATE = 1_000
+_NOTED = 5
+"""Seconds that a ready turn waits before it is noted."""
 
 
 class Problem(NamedTuple):
@@ -34,10 +36,11 @@ class Problem(NamedTuple):
 def doctor(address: str | None, timeout: float, as_json: bool) -> int:
     """Say what is stuck, why, and the command that helps. Exit code 1 if anything is.
 
-    Looks at the store, at types that nobody works for, at instances that are blocked or paused, at parked
-    turns, late timers and damaged records. Changes nothing.
+    Looks at the store, at types that nobody works for, at instances that are blocked or paused, at late timers
+    and damaged records. A type counts as stuck if a turn has been ready for two minutes and no worker is
+    there; what waits for less, and turns that are parked, are noted only. Changes nothing.
     """
-    problems, info = call(address, timeout, _examine)
+    problems, notes, info = call(address, timeout, _examine)
     if as_json:
         print_json({"problems": [{**one._asdict(), "commands": list(one.commands)} for one in problems]})
     else:
@@ -48,20 +51,37 @@ def doctor(address: str | None, timeout: float, as_json: bool) -> int:
         if not problems:
             where = f"{info.namespace} on {info.store}"
             click.echo(f"nothing is stuck in namespace {where} ({info.durability.lower()})")
+        for note in notes:
+            click.echo(f"note: {note}")
     return Exit.FAILED if problems else Exit.OK
 
 
-async def _examine(client: Client) -> tuple[list[Problem], ServerInfo]:
+async def _examine(client: Client) -> tuple[list[Problem], list[str], ServerInfo]:
     info = await client.info()
     if not info.store_reachable:
         why = "calls answer STORE_UNAVAILABLE until it is back; nothing acknowledged is lost"
-        return [Problem("the store does not answer the server", why)], info
+        return [Problem("the store does not answer the server", why)], [], info
     load = await client.workload()
     problems = list(_of_server(info))
     problems += _of_namespace(load)
     for one in load.types:
         problems += await _of_type(client, one)
-    return problems, info
+    return problems, _notes(load), info
+
+
+def _notes(load: Workload) -> list[str]:
+    """What is no problem, or none yet."""
+    notes = [
+        f"{one.ready_turns} ready turns of {one.workflow_type} {one.version} wait for a worker, the oldest for"
+        f" {one.oldest_ready_age.total_seconds():.0f} s"
+        for one in load.types
+        if one.oldest_ready_age is not None
+        and one.oldest_ready_age.total_seconds() >= _NOTED
+        and not one.starved
+    ]
+    if load.parked_turns:
+        notes.append(f"{load.parked_turns} parked turns can be redriven; 'pawl parked TYPE' lists them")
+    return notes
 
 
 def _of_server(info: ServerInfo) -> list[Problem]:

@@ -11,7 +11,7 @@ from pawl.cli.exits import CommandError, Exit
 from pawl.cli.options import JSON, call, client_options, parse_json
 from pawl.cli.output import local, print_json, sent_json, text_of
 from pawl.cli.waiting import why_unfinished
-from pawl.errors import NotFound, TurnUnfinished
+from pawl.errors import InstanceDeleted, NotFound, TurnUnfinished
 
 if TYPE_CHECKING:
     from pawl.client import Client, NewInstance
@@ -76,6 +76,9 @@ def send(
             sent = await client.send(
                 instance_id, value, id=message_id, create=new, delay=delay, ttl=ttl, wait=wait
             )
+        except InstanceDeleted as error:
+            text = f"{error.message}; another --id sends a new message"
+            raise CommandError(error.reason, text, Exit.NOT_FOUND, error.metadata) from None
         except NotFound as error:
             text = f"{error.message}; --type and --version create it"
             raise CommandError(error.reason, text, Exit.NOT_FOUND, error.metadata) from None
