@@ -36,13 +36,18 @@ class Problem(NamedTuple):
 def doctor(address: str | None, timeout: float, as_json: bool) -> int:
     """Say what is stuck, why, and the command that helps. Exit code 1 if anything is.
 
-    Looks at the store, at types that nobody works for, at instances that are blocked or paused, at late timers
-    and damaged records. A type counts as stuck if a turn has been ready for two minutes and no worker is
+    Looks at the store, at types that nobody works for, at instances that are blocked or paused, at late
+    timers and damaged records. A type counts as stuck if a turn has been ready for two minutes and no worker is
     there; what waits for less, and turns that are parked, are noted only. Changes nothing.
     """
     problems, notes, info = call(address, timeout, _examine)
     if as_json:
-        print_json({"problems": [{**one._asdict(), "commands": list(one.commands)} for one in problems]})
+        print_json(
+            {
+                "problems": [{**one._asdict(), "commands": list(one.commands)} for one in problems],
+                "notes": notes,
+            }
+        )
     else:
         for one in problems:
             click.echo(f"{one.what}\n  because {one.why}")
@@ -72,8 +77,8 @@ async def _examine(client: Client) -> tuple[list[Problem], list[str], ServerInfo
 def _notes(load: Workload) -> list[str]:
     """What is no problem, or none yet."""
     notes = [
-        f"{one.ready_turns} ready turns of {one.workflow_type} {one.version} wait for a worker, the oldest for"
-        f" {one.oldest_ready_age.total_seconds():.0f} s"
+        f"{one.ready_turns} ready turns of {one.workflow_type} {one.version} wait for a worker, the oldest"
+        f" for {one.oldest_ready_age.total_seconds():.0f} s"
         for one in load.types
         if one.oldest_ready_age is not None
         and one.oldest_ready_age.total_seconds() >= _NOTED
