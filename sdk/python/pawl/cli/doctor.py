@@ -37,8 +37,8 @@ def doctor(address: str | None, timeout: float, as_json: bool) -> int:
     """Say what is stuck, why, and the command that helps. Exit code 1 if anything is.
 
     Looks at the store, at types that nobody works for, at instances that are blocked or paused, at late
-    timers and damaged records. A type counts as stuck if a turn has been ready for two minutes and no worker is
-    there; what waits for less, and turns that are parked, are noted only. Changes nothing.
+    timers and damaged records. A type counts as stuck if a turn has been ready for two minutes and no worker
+    is there; what waits for less, and turns that are parked, are noted only. Changes nothing.
     """
     problems, notes, info = call(address, timeout, _examine)
     if as_json:
