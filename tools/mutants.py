@@ -103,14 +103,16 @@ def judge(mutant: Mutant, choice: Choice, pool: Pool) -> Verdict:
     test = why = ""
     for attempt in range(2 if tests else 0):
         ran = pool.run(Job(tests, change), usual)
+        test = why = ""
         if ran.stalled:
             test, why = ran.stalled, "does not come back"
         elif ran.done[-1].why:
             test, why = ran.done[-1].id, ran.done[-1].why
-        if not ran.spoiled:
-            break
-        if attempt:
+        if ran.spoiled and attempt:
             raise WorkerFailed(f"{test} fails without a mutant as well: {why}")
+        # Both may be the fault of the worker, or of a busy machine: a new worker decides.
+        if not ran.spoiled and not ran.stalled:
+            break
     if test:
         choice.noticed(mutant, test)
     return Verdict(mutant, test, why, time.perf_counter() - started)
