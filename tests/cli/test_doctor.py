@@ -26,7 +26,7 @@ def test_doctor_names_what_is_stuck_and_the_command_that_helps(pawl: Run, name: 
     ok(pawl("send", other))
     found = pawl("doctor")
     assert found.exit_code == Exit.FAILED
-    blocked = found.stdout.index(f"{name} is blocked, 1 turns wait behind")
+    blocked = found.stdout.index(f"{name} is blocked, 1 turn waits behind")
     assert "turn 1 has failed for good" in found.stdout[blocked:]
     assert f"pawl skip {name} 1 --attempt 1" in found.stdout[blocked:]
     assert f"pawl resume {other}" in found.stdout

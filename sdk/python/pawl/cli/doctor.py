@@ -130,11 +130,15 @@ async def _blocked(client: Client, one: TypeWorkload) -> list[Problem]:
         if head is None or head.state != "FAILED":
             continue
         behind = instance.pending_turns - 1
-        what = f"{instance.id} is blocked" + (f", {behind} turns wait behind" if behind else "")
+        what = f"{instance.id} is blocked" + (f", {_turns(behind)} behind" if behind else "")
         seen = f"{instance.id} {head.turn} --attempt {head.attempt}"
         commands = (f"pawl retry {seen}", f"pawl skip {seen}", f"pawl park {seen}")
         problems.append(Problem(what, _why_failed(head), commands))
     return _with_rest(problems, one.blocked_instances, one, "blocked")
+
+
+def _turns(count: int) -> str:
+    return "1 turn waits" if count == 1 else f"{count} turns wait"
 
 
 def _why_failed(head: Turn) -> str:
@@ -146,7 +150,7 @@ def _why_failed(head: Turn) -> str:
 async def _paused(client: Client, one: TypeWorkload) -> list[Problem]:
     problems = [
         Problem(
-            f"{instance.id} is paused, {instance.pending_turns} turns wait",
+            f"{instance.id} is paused, {_turns(instance.pending_turns)}",
             "somebody stopped its dispatch",
             (f"pawl resume {instance.id}",),
         )

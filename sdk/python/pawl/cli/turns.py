@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from pawl.models import Turn
 
 
+_DUE = {"RUNNING": "lease until", "BACKOFF": "next attempt"}
+"""What the due time of a turn means, by its state."""
+
+
 @click.command(short_help="List the turns of an instance, or show one.")
 @click.argument("instance_id", metavar="ID")
 @click.argument("number", metavar="[TURN]", type=click.IntRange(min=1), required=False)
@@ -88,8 +92,11 @@ def show(turn: Turn) -> None:
             "last failure": failure_text(turn.last_failure),
             "admitted": local(turn.admit_time),
             "finished": local(turn.finish_time),
-            "lease until" if turn.state == "RUNNING" else "next attempt": local(turn.due_time),
-            "continued by": f"turn {turn.continuation_turn}" if turn.continuation_turn else None,
+            _DUE.get(turn.state, "goes on"): local(turn.due_time),
+            "redriven as" if turn.state == "PARKED" else "continued by": f"turn {turn.continuation_turn}"
+            if turn.continuation_turn
+            else None,
+            "expires": local(turn.expire_time) if not turn.finished else None,
             "trimmed": "yes" if turn.trimmed else None,
         }
     )
