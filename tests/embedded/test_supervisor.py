@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hiredis
 import pytest
 
 from pawl_server.embedded import EmbeddedError, FolderInUse, ServerDidNotStart
@@ -133,7 +134,7 @@ async def test_a_server_that_keeps_dying_is_tried_again_until_it_works(start: St
 def _answers(call: Call, server: Any) -> bool:
     try:
         return call(server, "PING") == b"PONG"
-    except OSError:
+    except (OSError, hiredis.ReplyError):  # not there, or still loading
         return False
 
 
