@@ -142,16 +142,19 @@ class Machine(RuleBasedStateMachine):
         call = Call(script, item, args)
         self.calls.append(call)
         reply = self.make(call)
-        # The head that is behind goes on with every call.
-        if fault == "reply lost" and reply is not None and not self.any_behind():
+        if fault == "reply lost" and reply is not None and self.settled():
             with self.driver.unchanged():
                 again = self.make(call)
             assert plain(again) == plain(reply), "the repeat has another answer"
         return reply
 
-    def any_behind(self) -> bool:
-        """Whether some head has still to pass turns that have ended."""
-        return any(one.behind for one in self.model.instances.values())
+    def settled(self) -> bool:
+        """Whether the next call finds everything as it was left: not a head that has more turns to pass, or
+        one that came back when its time to live was over."""
+        then = copy.deepcopy(self.model)
+        for name in then.instances:
+            then.touch(name)
+        return then.instances == self.model.instances
 
     def receive(self, view: list[Any]) -> None:
         """A worker gets a claimed turn: what it carries must be what the model knows."""
