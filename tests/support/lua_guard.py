@@ -45,7 +45,12 @@ local redis = (function(redis, fail_at)
     elseif written > 0 then
       fail('GUARD a read after a write: ' .. command .. ' ' .. tostring((...)))
     end
-    if command ~= 'TIME' then
+    if command == 'SCAN' then
+      -- Names keys by a pattern in place of one: that of the whole partition, and no other.
+      if select(2, ...) ~= 'MATCH' or select(3, ...) ~= T .. '*' then
+        fail('GUARD SCAN outside the partition: ' .. tostring((select(3, ...))))
+      end
+    elseif command ~= 'TIME' then
       for i = 1, all_keys[command] and select('#', ...) or 1 do
         check(command, (select(i, ...)))
       end
