@@ -156,10 +156,10 @@ LOST = [
     ("ZREM due settle:behind", [f"behind: {ENTRY}"]),
     ("ZREM due delete:deleted", ["deleted: its deletion had stopped"]),
     ("DEL l:delayed", [f"delayed: delayed message m-{number} was not listed" for number in "12"]),
-    ("ZREM ids:t idle", ["idle: was not listed by type"]),
-    ("ZREM key:k:word kept", ["kept: was not listed by its correlation key"]),
-    ("ZREM tag:k:blue kept", ["kept: was not listed by tag blue"]),
-    ("ZREM tag:t:red idle", ["idle: was not listed by tag red"]),
+    ("ZREM ids:t idle", ["idle: was not in ids:t"]),
+    ("ZREM key:k:word kept", ["kept: was not in key:k:word"]),
+    ("ZREM tag:k:blue kept", ["kept: was not in tag:k:blue"]),
+    ("ZREM tag:t:red idle", ["idle: was not in tag:t:red"]),
 ]
 
 

@@ -32,15 +32,9 @@ local function born(id, now, type, version, digest, state, lease_ms, max_attempt
   if #state > 0 then
     unit_set(u, 's', state)
   end
-  born_index('ids:' .. type, id, now)
-  local nth = 0
-  for word in string.gmatch(words, '([^%z]*)%z') do
-    if nth > 0 then
-      born_index('tag:' .. type .. ':' .. word, id, now)
-    elseif word ~= '' then
-      born_index('key:' .. type .. ':' .. word, id, now)
-    end
-    nth = nth + 1
+  local names = unit_indexes(type, words)
+  for i = 1, #names do
+    born_index(names[i], id, now)
   end
   ledger_add(u, CREATED, now, 0, 0)
   return u

@@ -5,21 +5,6 @@ local BURY_FIELDS = 1000
 local BURY_KINDS = { 'lease:', 'backoff:', 'sleep:', 'defer:', 'gc:', 'delayed:', 'expiry:', 'settle:', 'delete:' }
 local BURY_DAMAGED = 1000
 
--- Takes the instance out of the indexes by creation.
-local function bury_words(u)
-  local type = unit_type(u)
-  unit_mark('ids:' .. type, u.id, false)
-  local nth = 0
-  for word in string.gmatch(unit_birth(u)[6] or '', '([^%z]*)%z') do
-    if nth > 0 then
-      unit_mark('tag:' .. type .. ':' .. word, u.id, false)
-    elseif word ~= '' then
-      unit_mark('key:' .. type .. ':' .. word, u.id, false)
-    end
-    nth = nth + 1
-  end
-end
-
 -- Takes it out of every index, and removes what it has besides its hash.
 local function bury_entries(u)
   local member = unit_member(u)
@@ -41,7 +26,10 @@ local function bury_entries(u)
       unit_mark('damaged', damaged[i], false)
     end
   end
-  bury_words(u)
+  local names = unit_indexes(unit_type(u), unit_birth(u)[6])
+  for i = 1, #names do
+    unit_mark(names[i], u.id, false)
+  end
   GONE[#GONE + 1] = T .. 'l:' .. u.id
   GONE[#GONE + 1] = T .. 'x:' .. u.id
   GONE[#GONE + 1] = T .. 'e:' .. u.id

@@ -130,6 +130,24 @@ local function unit_birth(u)
   return u.birth
 end
 
+-- The indexes by creation that list an instance of the type: all of it, by its correlation key, by each of its tags.
+-- `words` is the correlation key and the tags, each followed by a zero byte, or nil.
+local function unit_indexes(type, words)
+  local name = 'ids:' .. type
+  local names, nth = { name }, 0
+  for word in string.gmatch(words or '', '([^%z]*)%z') do
+    name = 'tag:'
+    if nth == 0 then
+      name = 'key:'
+    end
+    if word ~= '' then
+      names[#names + 1] = name .. type .. ':' .. word
+    end
+    nth = nth + 1
+  end
+  return names
+end
+
 local function unit_touch(u)
   u.dirty = true
 end

@@ -117,7 +117,7 @@ end
 
 local function check_indexes(u, f)
   local r = u.r
-  local member, type = unit_member(u), unit_type(u)
+  local member = unit_member(u)
   note(mend_mark('busy', T .. 'busy', member, r[PENDING] > 0), 'was not in busy')
   note(mend_mark('busy', T .. 'busy', unit_later(u), r[DELAYED] > 0), 'was not in busy for its delayed messages')
   recount(u, PARKED_TURNS, 'parked turns', #f.parked)
@@ -129,17 +129,9 @@ local function check_indexes(u, f)
   if note(birth.damaged, "what creation fixed can't be read") then
     return
   end
-  note(mend_mark('ids:' .. type, T .. 'ids:' .. type, u.id, true, birth[2]), 'was not listed by type')
-  local nth = 0
-  for word in string.gmatch(birth[6] or '', '([^%z]*)%z') do
-    if word ~= '' and nth == 0 then
-      local name = 'key:' .. type .. ':' .. word
-      note(mend_mark(name, T .. name, u.id, true, birth[2]), 'was not listed by its correlation key')
-    elseif word ~= '' then
-      local name = 'tag:' .. type .. ':' .. word
-      note(mend_mark(name, T .. name, u.id, true, birth[2]), 'was not listed by tag ' .. word)
-    end
-    nth = nth + 1
+  local names = unit_indexes(unit_type(u), birth[6])
+  for i = 1, #names do
+    note(mend_mark(names[i], T .. names[i], u.id, true, birth[2]), 'was not in ' .. names[i])
   end
   note(mend_entries(u, now, server), 'an entry that wakes it or lists it was missing')
   note(has_bit(r[FLAGS], 4) and mend_entry('gc:' .. u.id, now), 'the entry for trimming was missing')
