@@ -49,5 +49,11 @@ def page_position(token: str, kind: str, scope: str, *shape: type, field: str = 
     return position
 
 
+def same_life(token: int, now: int, field: str = "page_token") -> None:
+    """Raises Refused(CURSOR_STALE) if a token, whose incarnation is not 0, is of another life of the id than `now`."""
+    if token and token != now:
+        raise _stale(field, "belongs to an earlier life of the id")
+
+
 def _stale(field: str, why: str) -> Refused:
     return Refused(Reason.CURSOR_STALE, f"{field} {why}", {"field": field})

@@ -14,8 +14,8 @@ from pawl.v1.admin_service_pb2 import GetWorkloadResponse, TypeWorkload
 from pawl.v1.instance_pb2 import Instance, InstanceStatus
 from pawl.v1.message_service_pb2 import BacklogEntry, InboxEntry, ListInboxResponse
 from pawl.v1.turn_pb2 import Turn
-from pawl_server.domain.cursor import page_position, page_token
-from pawl_server.domain.errors import NotFound, Reason, Refused
+from pawl_server.domain.cursor import page_position, page_token, same_life
+from pawl_server.domain.errors import NotFound
 from pawl_server.domain.times import duration, timestamp
 from pawl_server.engine import views
 from pawl_server.store import scripts_gen
@@ -133,9 +133,7 @@ class Listing:
         if not isinstance(reply, ListInboxOk):
             raise NotFound("instance", instance_id)
         record = instance_record(reply.record)
-        if incarnation and incarnation != record.incarnation:
-            why = {"field": "page_token"}
-            raise Refused(Reason.CURSOR_STALE, "page_token belongs to an earlier life of the id", why)
+        same_life(incarnation, record.incarnation)
         page = ListInboxResponse(pending_turns=record.pending, delayed_messages=record.delayed)
         for view in reply.turns:
             shown = views.turn(instance_id, record, turn_view(view), payloads=payloads)

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pawl.v1.turn_pb2 import Turn
-from pawl_server.domain.cursor import page_position, page_token
+from pawl_server.domain.cursor import page_position, page_token, same_life
 from pawl_server.domain.errors import NotFound, Reason, Refused
 from pawl_server.engine import views
 from pawl_server.engine.coalesce import Coalescer
@@ -91,12 +91,7 @@ class Turns:
         if not isinstance(reply, ListTurnsOk):
             raise NotFound("instance", instance_id)
         record = instance_record(reply.record)
-        if incarnation and incarnation != record.incarnation:
-            raise Refused(
-                Reason.CURSOR_STALE,
-                "page_token belongs to an earlier life of the id",
-                {"field": "page_token"},
-            )
+        same_life(incarnation, record.incarnation)
         turns = [views.turn(instance_id, record, turn_view(view), payloads=payloads) for view in reply.turns]
         next_token = page_token(_KIND, instance_id, reply.next, record.incarnation) if reply.next else ""
         return turns, next_token
