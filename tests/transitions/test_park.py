@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pawl_server.domain.limits import PARKED_TURNS
 from pawl_server.domain.states import TurnState
 from pawl_server.store import records
 from pawl_server.store.errors import StoreDamaged
@@ -194,23 +195,23 @@ def test_redrive_of_a_message_that_cannot_be_read(driver: Driver) -> None:
 def test_how_many_messages_may_be_parked(driver: Driver) -> None:
     driver.put_type(on_exhausted=PARK)
     driver.send("a", b"0")
-    items = [driver.message("a", b"%d" % number) for number in range(1, 1001)]
-    driver.call("send", items=items, max_pending=1001)
-    for _ in range(1000):
+    items = [driver.message("a", b"%d" % number) for number in range(1, PARKED_TURNS + 1)]
+    driver.call("send", items=items, max_pending=PARKED_TURNS + 1)
+    for _ in range(PARKED_TURNS):
         assert driver.lease().fail(final=True).state == TurnState.PARKED
-    assert driver.record().parked_turns == len(driver.state()["parked"]) == 1000
+    assert driver.record().parked_turns == len(driver.state()["parked"]) == PARKED_TURNS
     reply = driver.take().fail(final=True)
     assert (reply.state, driver.head()) == (TurnState.FAILED, "FAILED")
     with driver.unchanged():
-        reply = driver.park(1001)
+        reply = driver.park(PARKED_TURNS + 1)
         assert (reply.word, reply.limit, reply.value, reply.max) == (
             "LIMIT_EXCEEDED",
             "parked_turns",
-            1001,
-            1000,
+            PARKED_TURNS + 1,
+            PARKED_TURNS,
         )
     driver.redrive(1, discard=True)
-    assert driver.park(1001).word == "OK"
+    assert driver.park(PARKED_TURNS + 1).word == "OK"
 
 
 # What a type does by itself.
