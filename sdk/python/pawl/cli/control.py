@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -14,13 +16,45 @@ if TYPE_CHECKING:
     from pawl.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+def _tell(as_json: bool, value: dict[str, Any], text: str) -> None:
+    if as_json:
+        print_json(value)
+    else:
+        click.echo(text)
+
+
+@dataclass(frozen=True)
+class _How:
+    """What all control commands take."""
+
+    comment: str
+    request_id: str | None
+    address: str | None
+    timeout: float
+    as_json: bool
+
+    def call(self, job: Callable[[Client], Awaitable[T]]) -> T:
+        return call(self.address, self.timeout, job)
+
+    def tell(self, value: dict[str, Any], text: str) -> None:
+        _tell(self.as_json, value, text)
 
 
 def _control(command: F) -> F:
-    """Adds what all control commands take."""
-    comment = click.option("--comment", default="", help="Text for the ledger, at most 256 bytes.")
+    """Adds the options of all control commands, which the command gets as its first argument."""
+
+    @wraps(command)
+    def gathered(
+        comment: str, request_id: str | None, address: str | None, timeout: float, as_json: bool, **own: Any
+    ) -> None:
+        command(_How(comment, request_id, address, timeout, as_json), **own)
+
+    noted = click.option("--comment", default="", help="Text for the ledger, at most 256 bytes.")
     request = click.option("--request-id", help="Idempotency id; default: a new one.")
-    return comment(request(client_options(command)))
+    return cast(F, noted(request(client_options(gathered))))
 
 
 def _instance(command: F) -> F:
@@ -41,161 +75,101 @@ def _seen(command: F) -> F:
     )(command)
 
 
-def _tell(as_json: bool, value: dict[str, Any], text: str) -> None:
-    if as_json:
-        print_json(value)
-    else:
-        click.echo(text)
-
-
 @click.command(short_help="Stop dispatch of an instance.")
 @_instance
 @_control
-def pause(
-    instance_id: str,
-    comment: str,
-    request_id: str | None,
-    address: str | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def pause(how: _How, instance_id: str) -> None:
     """Stop dispatch until 'pawl resume'.
 
     Messages are accepted and the turn that runs may end, but none starts.
     """
-    done = call(address, timeout, lambda c: c.pause(instance_id, comment=comment, request_id=request_id))
-    _tell(as_json, {"paused": done}, f"{instance_id} is paused" + ("" if done else " already"))
+    done = how.call(lambda c: c.pause(instance_id, comment=how.comment, request_id=how.request_id))
+    how.tell({"paused": done}, f"{instance_id} is paused" + ("" if done else " already"))
 
 
 @click.command(short_help="Start dispatch of a paused instance again.")
 @_instance
 @_control
-def resume(
-    instance_id: str,
-    comment: str,
-    request_id: str | None,
-    address: str | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def resume(how: _How, instance_id: str) -> None:
     """Start dispatch of a paused instance again."""
-    done = call(address, timeout, lambda c: c.resume(instance_id, comment=comment, request_id=request_id))
-    _tell(
-        as_json, {"resumed": done}, f"{instance_id} is resumed" if done else f"{instance_id} was not paused"
-    )
+    done = how.call(lambda c: c.resume(instance_id, comment=how.comment, request_id=how.request_id))
+    how.tell({"resumed": done}, f"{instance_id} is resumed" if done else f"{instance_id} was not paused")
 
 
 @click.command(short_help="End the delay of a turn that waits to be tried again.")
 @_instance
 @_control
-def wake(
-    instance_id: str,
-    comment: str,
-    request_id: str | None,
-    address: str | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def wake(how: _How, instance_id: str) -> None:
     """End the delay of a turn in BACKOFF or DEFERRED, so that it starts now. A sleep stays."""
-    done = call(address, timeout, lambda c: c.wake(instance_id, comment=comment, request_id=request_id))
+    done = how.call(lambda c: c.wake(instance_id, comment=how.comment, request_id=how.request_id))
     text = f"the head of {instance_id} is ready" if done else f"the head of {instance_id} waits for no delay"
-    _tell(as_json, {"woken": done}, text)
+    how.tell({"woken": done}, text)
 
 
 @click.command(short_help="Give a failed turn another round of attempts.")
 @_turn
 @_seen
 @_control
-def retry(
-    instance_id: str,
-    number: int,
-    attempt: int,
-    comment: str,
-    request_id: str | None,
-    address: str | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def retry(how: _How, instance_id: str, number: int, attempt: int) -> None:
     """Give a FAILED turn another round of attempts; its saved steps are kept."""
 
     def job(client: Client) -> Awaitable[int]:
-        return client.retry_turn(instance_id, number, attempt=attempt, comment=comment, request_id=request_id)
+        return client.retry_turn(
+            instance_id, number, attempt=attempt, comment=how.comment, request_id=how.request_id
+        )
 
-    limit = call(address, timeout, job)
+    limit = how.call(job)
     text = f"turn {number} of {instance_id} is tried again, up to attempt {limit}"
-    _tell(as_json, {"max_attempts": limit}, text)
+    how.tell({"max_attempts": limit}, text)
 
 
 @click.command(short_help="End a failed turn, so that its inbox goes on.")
 @_turn
 @_seen
 @_control
-def skip(
-    instance_id: str,
-    number: int,
-    attempt: int,
-    comment: str,
-    request_id: str | None,
-    address: str | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def skip(how: _How, instance_id: str, number: int, attempt: int) -> None:
     """End a FAILED turn as SKIPPED: the instance keeps its state, and the inbox goes on."""
 
     def job(client: Client) -> Awaitable[None]:
-        return client.skip_turn(instance_id, number, attempt=attempt, comment=comment, request_id=request_id)
+        return client.skip_turn(
+            instance_id, number, attempt=attempt, comment=how.comment, request_id=how.request_id
+        )
 
-    call(address, timeout, job)
-    _tell(as_json, {"state": "SKIPPED"}, f"turn {number} of {instance_id} is skipped")
+    how.call(job)
+    how.tell({"state": "SKIPPED"}, f"turn {number} of {instance_id} is skipped")
 
 
 @click.command(short_help="Set a failed turn aside, so that its inbox goes on.")
 @_turn
 @_seen
 @_control
-def park(
-    instance_id: str,
-    number: int,
-    attempt: int,
-    comment: str,
-    request_id: str | None,
-    address: str | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def park(how: _How, instance_id: str, number: int, attempt: int) -> None:
     """End a FAILED turn as PARKED: the inbox goes on, and 'pawl redrive' sends the message again."""
 
     def job(client: Client) -> Awaitable[None]:
-        return client.park_turn(instance_id, number, attempt=attempt, comment=comment, request_id=request_id)
+        return client.park_turn(
+            instance_id, number, attempt=attempt, comment=how.comment, request_id=how.request_id
+        )
 
-    call(address, timeout, job)
-    _tell(as_json, {"state": "PARKED"}, f"turn {number} of {instance_id} is parked")
+    how.call(job)
+    how.tell({"state": "PARKED"}, f"turn {number} of {instance_id} is parked")
 
 
 @click.command(short_help="Send the message of a parked turn again, or drop it.")
 @_turn
 @click.option("--discard", is_flag=True, help="Drop the kept message instead of sending it.")
 @_control
-def redrive(
-    instance_id: str,
-    number: int,
-    discard: bool,
-    comment: str,
-    request_id: str | None,
-    address: str | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def redrive(how: _How, instance_id: str, number: int, discard: bool) -> None:
     """Send the message of a PARKED turn again, as a new turn at the end of the inbox."""
 
     def job(client: Client) -> Awaitable[int]:
         return client.redrive_parked(
-            instance_id, number, discard=discard, comment=comment, request_id=request_id
+            instance_id, number, discard=discard, comment=how.comment, request_id=how.request_id
         )
 
-    turn = call(address, timeout, job)
+    turn = how.call(job)
     text = f"turn {turn} of {instance_id}" if turn else f"the message of turn {number} is dropped"
-    _tell(as_json, {"turn": turn or None}, text)
+    how.tell({"turn": turn or None}, text)
 
 
 @click.command(short_help="Cancel a turn, or a message that has not started.")
@@ -203,16 +177,7 @@ def redrive(
 @click.argument("number", metavar="[TURN]", type=click.IntRange(min=1), required=False)
 @click.option("--message", "message_id", help="Cancel the message with this id instead of a turn.")
 @_control
-def cancel(
-    instance_id: str,
-    number: int | None,
-    message_id: str | None,
-    comment: str,
-    request_id: str | None,
-    address: str | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def cancel(how: _How, instance_id: str, number: int | None, message_id: str | None) -> None:
     """End an unfinished turn as CANCELLED, or take back a message that has not started.
 
     A turn that runs loses its lease at once, and its worker is told; what its code does outside meanwhile can
@@ -224,20 +189,20 @@ def cancel(
         told = message_id
 
         def take_back(client: Client) -> Awaitable[int]:
-            return client.cancel_message(instance_id, told, comment=comment, request_id=request_id)
+            return client.cancel_message(instance_id, told, comment=how.comment, request_id=how.request_id)
 
-        turn = call(address, timeout, take_back)
+        turn = how.call(take_back)
         text = f"message {told}, turn {turn}, is cancelled" if turn else f"message {told} is cancelled"
-        _tell(as_json, {"turn": turn or None}, text)
+        how.tell({"turn": turn or None}, text)
         return
     which = number or 0
 
     def job(client: Client) -> Awaitable[str]:
-        return client.cancel_turn(instance_id, which, comment=comment, request_id=request_id)
+        return client.cancel_turn(instance_id, which, comment=how.comment, request_id=how.request_id)
 
-    former = call(address, timeout, job)
+    former = how.call(job)
     text = f"turn {which} of {instance_id}, which was {former}, is cancelled"
-    _tell(as_json, {"former_state": former}, text)
+    how.tell({"former_state": former}, text)
 
 
 @click.command(short_help="Delete an instance with all that belongs to it.")
