@@ -24,7 +24,7 @@ FOREIGN_PCT = 15.0
 SCRIPT_GROWTH = 1.35
 """Script time of a turn with much stored, against that with least stored, at most."""
 MORE_COMMANDS = 0.3
-"""Redis commands that a turn may need more then: beyond min_turns a finish reads the oldest receipt at times."""
+"""Redis commands that a turn may need more then: beyond min_turns a finish looks at old receipts at times."""
 SOAK_GROWTH = 1.1
 ROOT = Path(__file__).resolve().parents[1]
 MEASURES = ("turns_per_s", "steps_per_s", "p50_ms", "p99_ms", "bytes", "recovery_s")

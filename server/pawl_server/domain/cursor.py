@@ -50,7 +50,7 @@ def page_position(token: str, kind: str, scope: str, *shape: type, field: str = 
 
 
 def same_life(token: int, now: int, field: str = "page_token") -> None:
-    """Raises Refused(CURSOR_STALE) if a token, whose incarnation is not 0, is of another life of the id than `now`."""
+    """Raises Refused(CURSOR_STALE) if a token of incarnation `token`, 0 for no token, is not of `now`."""
     if token and token != now:
         raise _stale(field, "belongs to an earlier life of the id")
 
