@@ -111,7 +111,7 @@ async def test_a_backlog_that_shrinks_and_grows_between_pages(server: Handle, ap
         request.page_token = page.next_page_token
         if not page.next_page_token:
             break
-        # Those on this page leave, so does one of a later page, and one comes before where the next page begins.
+        # Those on this page leave, so does one of a later page, and one comes before the next page's begin.
         for name in found[-3:]:
             await hand.finish(name)
         if gone not in found and len(found) == 3:

@@ -380,6 +380,7 @@ class Cluster:
         """Changes the owner of partitions that have no working node; whether there were any.
 
         A map may be behind, so it does not part a partition from a node that serves it: that node says so.
+        Nor does it change what is known of a partition whose node is there and said why it is parked.
         """
         self._seen = set(slots.addresses.values())
         moved = False
@@ -387,7 +388,8 @@ class Cluster:
             address, former = slots.owner(home.slot), self._owner[home]
             if address in ("", former) or (home not in self._rooms and self.nodes[former].ready):
                 continue
-            self._park(home, f"{former} is away", moving=False)
+            if home not in self._rooms or (former in self.nodes and not self.nodes[former].ready):
+                self._park(home, f"{former} is away", moving=False)
             self._owner[home] = address
             self._settle(address)
             moved = True
