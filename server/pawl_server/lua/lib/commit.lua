@@ -26,7 +26,8 @@ local function unit_write_instance(u)
   end
 end
 
-local function unit_write_zset(key, entries)
+-- What a sorted set gains, as scores and members alternately, and the members it loses.
+local function unit_split(entries)
   local add, rem = {}, {}
   for member, score in pairs(entries) do
     if score then
@@ -36,6 +37,11 @@ local function unit_write_zset(key, entries)
       rem[#rem + 1] = member
     end
   end
+  return add, rem
+end
+
+local function unit_write_zset(key, entries)
+  local add, rem = unit_split(entries)
   if #add > 0 then
     unit_write('ZADD', key, add)
   end
@@ -73,21 +79,19 @@ local function unit_write_ready()
 end
 
 -- What sweep and lists start from is added before the instance is written and removed after it: an entry too many is found
--- and passed over, one too few never would be found.
+-- and passed over, one too few never would be found. The answer is what is to be removed, by name of the set.
 local function unit_write_entries()
+  local removed = {}
   for name, entries in pairs(INDEX) do
     unit_write('ZADD', T .. name, entries)
   end
   for name, entries in pairs(MARKS) do
-    local add = {}
-    for member, score in pairs(entries) do
-      if score then
-        add[#add + 1] = score
-        add[#add + 1] = member
-      end
-    end
+    local add, rem = unit_split(entries)
     if #add > 0 then
       unit_write('ZADD', T .. name, add)
+    end
+    if #rem > 0 then
+      removed[name] = rem
     end
   end
   for id, packed in pairs(DEAD) do
@@ -95,19 +99,12 @@ local function unit_write_entries()
       redis.call('HSET', T .. 'dead', id, packed)
     end
   end
+  return removed
 end
 
-local function unit_remove_entries()
-  for name, entries in pairs(MARKS) do
-    local rem = {}
-    for member, score in pairs(entries) do
-      if not score then
-        rem[#rem + 1] = member
-      end
-    end
-    if #rem > 0 then
-      unit_write('ZREM', T .. name, rem)
-    end
+local function unit_remove_entries(removed)
+  for name, members in pairs(removed) do
+    unit_write('ZREM', T .. name, members)
   end
   for id, packed in pairs(DEAD) do
     if not packed then
@@ -168,14 +165,14 @@ local function unit_commit(server)
   if #meta > 0 then
     redis.call('HSET', T .. 'meta', unpack(meta))
   end
-  unit_write_entries()
+  local removed = unit_write_entries()
   for i = 1, #ORDER do
     local u = ORDER[i]
     if u.r and not u.gone then
       unit_write_instance(u)
     end
   end
-  unit_remove_entries()
+  unit_remove_entries(removed)
   if #GONE > 0 then
     redis.call('UNLINK', unpack(GONE))
   end
