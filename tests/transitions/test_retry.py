@@ -55,6 +55,29 @@ def test_after_a_permanent_failure(driver: Driver) -> None:
     assert driver.record().attempt == 4
 
 
+@pytest.mark.spec("R-RETRY-2", "R-FAIL-1")
+def test_the_backoff_begins_anew_with_each_round(driver: Driver) -> None:
+    driver.put_type(max_attempts=3)
+    driver.send()
+
+    def failing() -> list[int]:
+        delays = []
+        while driver.head() != "FAILED":
+            delays.append(driver.take().fail().delay_ms)
+            driver.elapse(delays[-1])
+        return delays
+
+    assert failing() == [1_000, 2_000, 0]
+    driver.retry()
+    assert failing() == [1_000, 2_000, 0]
+    driver.retry()
+    driver.take().fail(final=True)
+    driver.retry()
+    driver.take().orphan()
+    driver.elapse(300)
+    assert failing() == [1_000, 2_000, 0], "losses do not count"
+
+
 @pytest.mark.spec("R-RETRY-1", "R-EXPIRE-3")
 def test_after_ten_losses(driver: Driver) -> None:
     driver.send()

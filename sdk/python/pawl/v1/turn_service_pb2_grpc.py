@@ -98,8 +98,9 @@ class TurnServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RetryTurn(self, request, context):
-        """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on. Fails
-        with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one that failed).
+        """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on, the
+        backoff begins anew. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one
+        that failed).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,8 +42,9 @@ class TurnServiceStub:
     that finish meanwhile neither skip nor repeat others. Fails with NOT_FOUND.
     """
     RetryTurn: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.RetryTurnRequest, _turn_service_pb2.RetryTurnResponse]
-    """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on. Fails
-    with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one that failed).
+    """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on, the
+    backoff begins anew. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one
+    that failed).
     """
     SkipTurn: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.SkipTurnRequest, _turn_service_pb2.SkipTurnResponse]
     """Ends a FAILED turn as SKIPPED, so that the inbox goes on; the instance keeps its state. Fails as RetryTurn."""
@@ -80,8 +81,9 @@ class TurnServiceAsyncStub(TurnServiceStub):
     that finish meanwhile neither skip nor repeat others. Fails with NOT_FOUND.
     """
     RetryTurn: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.RetryTurnRequest, _turn_service_pb2.RetryTurnResponse]  # type: ignore[assignment]
-    """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on. Fails
-    with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one that failed).
+    """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on, the
+    backoff begins anew. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one
+    that failed).
     """
     SkipTurn: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.SkipTurnRequest, _turn_service_pb2.SkipTurnResponse]  # type: ignore[assignment]
     """Ends a FAILED turn as SKIPPED, so that the inbox goes on; the instance keeps its state. Fails as RetryTurn."""
@@ -133,8 +135,9 @@ class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _turn_service_pb2.RetryTurnRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_turn_service_pb2.RetryTurnResponse, _abc.Awaitable[_turn_service_pb2.RetryTurnResponse]]:
-        """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on. Fails
-        with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one that failed).
+        """Gives a FAILED turn another round of attempts: as many as its type or instance allows. Attempt numbers go on, the
+        backoff begins anew. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is not FAILED, or `attempt` is not the one
+        that failed).
         """
 
     @_abc_1.abstractmethod

@@ -4,8 +4,10 @@
 local MAX_LOST = 10
 local MAX_DELIVERIES = 10
 
-local function backoff_ms(settings, failures)
-  local delay = settings[BACKOFF_INITIAL_MS] * settings[BACKOFF_FACTOR] ^ (failures - 1)
+-- The delay after a failure. A retry grants as many attempts as had failed: only those of its round count.
+local function backoff_ms(u)
+  local r, settings = u.r, type_load(unit_type(u))
+  local delay = settings[BACKOFF_INITIAL_MS] * settings[BACKOFF_FACTOR] ^ (r[FAILURES] - r[EXTRA] - 1)
   return math.floor(math.min(delay, settings[BACKOFF_MAX_MS]))
 end
 

@@ -19,7 +19,7 @@
 -- @reply OK(state int, delay_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
 -- @emits ATTEMPT_STARTED, ATTEMPT_FAILED, TURN_FAILED, TURN_ADMITTED, TURN_EXPIRED, TURN_PARKED, TURN_READY, TURN_SKIPPED
 -- @oom   allow
--- @spec  R-FAIL-1, R-FAIL-2, R-FAIL-3, R-CMD-1, R-POLICY-1
+-- @spec  R-FAIL-1, R-FAIL-2, R-FAIL-3, R-CMD-1, R-POLICY-1, R-RETRY-2
 --!include command retry commit
 
 local now = meta_load(now_ms)
@@ -34,7 +34,7 @@ for at = FIRST, LAST, STRIDE do
     r[FAILURES] = r[FAILURES] + 1
     failure_save(u, now, reason, message, details, final and 1 or 0, truncated and 1 or 0)
     command_end(u, HOW_FAILED, server)
-    local delay = delay_ms >= 0 and delay_ms or backoff_ms(type_load(unit_type(u)), r[FAILURES])
+    local delay = delay_ms >= 0 and delay_ms or backoff_ms(u)
     local exhausted = final or r[FAILURES] >= max_attempts(u)
     local after = exhausted and exhausted_state(u) or delay > 0 and BACKOFF or QUEUED
     delay = exhausted and 0 or delay
