@@ -32,9 +32,9 @@ def quick_stored(quick_server: Handle, redis_server: RedisServer) -> Stored:
     return Stored(quick_server, redis_server)
 
 
-async def lease_of(api: Api, **times_ms: int) -> None:
-    """Sets the times of the usual type."""
-    settings = WorkflowType(name=TYPE)
+async def lease_of(api: Api, attempts: int = 0, **times_ms: int) -> None:
+    """Sets the times of the usual type, and how many attempts may fail; 0 for the default."""
+    settings = WorkflowType(name=TYPE, max_attempts=attempts)
     for name, value in times_ms.items():
         getattr(settings, name).FromMilliseconds(value)
     await api.admin.PutWorkflowType(PutWorkflowTypeRequest(workflow_type=settings), timeout=CALL_S)
@@ -105,9 +105,10 @@ async def test_the_server_renews_while_the_stream_lives(api: Api, stored: Stored
         assert refusal(await stream.command(turn, finish()))[0] == ""
 
 
-@pytest.mark.spec("R-LEASE-4", "R-WORK-5")
-async def test_the_end_of_a_lease_by_time_is_pushed(api: Api) -> None:
-    await lease_of(api, lease_timeout=1_000, attempt_timeout=1_000)
+@pytest.mark.spec("R-LEASE-4", "R-WORK-5", "R-EXPIRE-5")
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_the_end_of_a_lease_by_time_is_pushed(api: Api, attempts: int) -> None:
+    await lease_of(api, attempts, lease_timeout=1_000, attempt_timeout=1_000)
     async with Stream(api, credits=1) as stream:
         turn = await given(api, stream)
         await stream.command(turn, checkpoint("one"))

@@ -211,7 +211,7 @@ class Leases(Inboxes):
         turn.failures += 1
         self._end(turn, "failed")
         one.events.append("ATTEMPT_FAILED")
-        delay = delay_ms if delay_ms >= 0 else min(60_000, 1_000 * 2 ** (turn.failures - 1))
+        delay = delay_ms if delay_ms >= 0 else min(60_000, 1_000 * 2 ** (turn.failures - turn.extra - 1))
         if final or turn.failures >= self._settings(one).max_attempts + turn.extra:
             return self._applied(at, n, digest, "OK", self._exhausted(one, turn), 0)
         self._again(one, turn, delay)
@@ -299,20 +299,21 @@ class Leases(Inboxes):
         one = self.instances[name]
         if kind == "delete":
             del self.instances[name]
-            return ("FIRED", kind, name, one.inc, 0, 0, "", "deleted")
+            return ("FIRED", kind, name, one.inc, 0, 0, "", "deleted", "")
         turn, number = one.current, one.head
         if kind != "lease" or not turn:
-            return ("FIRED", kind, name, one.inc, number, 0, "", "ready")
+            return ("FIRED", kind, name, one.inc, number, 0, "", "ready", "")
         lease = turn.lease
         assert lease
         conn, accepted, orphaned = lease.conn, lease.accepted, lease.orphaned
-        self._end(turn, "returned" if not accepted else "lost" if orphaned else "expired")
+        how = "returned" if not accepted else "lost" if orphaned else "expired"
+        self._end(turn, how)
         outcome = self._outcome(one, turn, accepted, orphaned)
         if outcome == "failed":
             self._exhausted(one, turn)
         else:
             self._again(one, turn, 0)
-        return ("FIRED", "lease", name, one.inc, number, lease.fence, conn, outcome)
+        return ("FIRED", "lease", name, one.inc, number, lease.fence, conn, outcome, how)
 
     def _outcome(self, one: Instance, turn: Turn, accepted: bool, orphaned: bool) -> str:
         if accepted and orphaned:

@@ -19,7 +19,7 @@ def test_an_expired_lease_is_a_failed_attempt(driver: Driver) -> None:
     before = driver.state()
     [reply] = driver.expire()
     assert (reply.word, *reply) == (
-        "FIRED", "lease", "a", 1, 1, held.fence, driver.conn, "expired",
+        "FIRED", "lease", "a", 1, 1, held.fence, driver.conn, "expired", "expired",
     )  # fmt: skip
     assert set(changes(before, driver.state())) == {
         "i:a r", "i:a 1.f", "e:a", "due lease:a", "ready:t:v1:0 a", "types t:v1",

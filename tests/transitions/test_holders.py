@@ -42,6 +42,31 @@ def test_the_server_of_the_stream_is_told_by_every_command_that_ends_a_lease(
         assert [own.heard(), other.heard()] == [[], [f"ended {driver.server}2.4.7 3 1 3 {how} c"]]
 
 
+@pytest.mark.spec("R-WORK-5", "R-EXPIRE-5")
+@pytest.mark.parametrize("policy", [1, 2, 3])
+@pytest.mark.parametrize("how", ["expired", "lost", "returned"])
+def test_the_stream_is_told_why_the_lease_ran_out_whatever_becomes_of_the_turn(
+    driver: Driver, how: str, policy: int
+) -> None:
+    """The same word for the stream, the caller and a late command, also if the turn fails for good by it."""
+    driver.put_type(max_attempts=1, on_exhausted=policy)
+    driver.send()
+    rounds = {"expired": 1, "lost": 10, "returned": 11}[how]
+    with listening(driver, "s1") as (one,):
+        for number in range(1, rounds + 1):
+            held = driver.lease(conn="s1.4.7")
+            if how != "returned":
+                held.renew()
+            if how == "lost":
+                held.orphan("s1.4.7")
+            driver.later(60_000)
+            [reply] = driver.expire()
+            assert (reply.outcome, reply.how) == ("failed" if number == rounds else how, how)
+            assert one.heard() == [f"ended s1.4.7 1 1 {held.fence} {how} a"]
+            late = held.checkpoint("late")
+            assert (late.word, late.how) == ("LEASE_ENDED", how)
+
+
 @pytest.mark.spec("R-CLAIM-2")
 def test_a_refused_command_tells_nobody(driver: Driver) -> None:
     driver.send()

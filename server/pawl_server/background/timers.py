@@ -130,6 +130,6 @@ class Timers:
         LEASE_ENDED(log, instance=reply.id, turn=reply.turn, outcome=reply.outcome, conn=reply.conn)
         if reply.conn:
             lease = Lease(partition.index, reply.id, reply.inc, reply.turn, reply.fence)
-            engine.leases.on_lost(reply.conn, lease, reply.outcome)
+            engine.leases.on_lost(reply.conn, lease, reply.how)
         if reply.outcome == "failed":
             engine.awaits.notify(reply.id, reply.turn)

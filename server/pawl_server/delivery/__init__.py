@@ -58,9 +58,6 @@ LAST_FRAMES_S = 1.0
 GATHER_S = 0.05
 """How long a closed stream waits for others to close with it before its leases are orphaned."""
 
-_OUTCOMES = {"failed": "expired"}
-"""How a lease ended, for outcomes of `expire` that say what became of the turn."""
-
 
 class Delivery:
     """The streams and polls of this server. Use it from the event loop.
@@ -96,7 +93,7 @@ class Delivery:
         """Begins to hand out turns; returns once hints are heard. Raises StoreUnavailable."""
         self.engine.on_ready = self.dispatcher.ready
         self.engine.peers.on_change = self._tell_servers
-        self.engine.leases.on_lost = self._expired
+        self.engine.leases.on_lost = self.lost
         self.wakeups.start()
         self._watching = self.loop.create_task(self._watch(), name="delivery")
         await self.wakeups.listening(self.settings.start_timeout_ms / 1000)
@@ -252,7 +249,7 @@ class Delivery:
 
     # Leases
 
-    def lost(self, conn: str, lease: Lease, outcome: str) -> None:
+    def lost(self, conn: str, lease: Lease, how: str) -> None:
         """A lease was ended, or taken by another stream; its stream hears of it.
 
         `conn` is what the store knew the stream by: news that it was taken may come after it is back.
@@ -264,13 +261,10 @@ class Delivery:
             if session is None:
                 return
             key = lease.encode()
-            if outcome != "superseded":
-                session.lost(key, ended(outcome))
+            if how != "superseded":
+                session.lost(key, ended(how))
             elif key in session.held.states and session.held.states[key].conn == conn:
                 session.lost(key, superseded())
-
-    def _expired(self, conn: str, lease: Lease, outcome: str) -> None:
-        self.lost(conn, lease, _OUTCOMES.get(outcome, outcome))
 
     def ended(self, key: bytes, how: str) -> None:
         """A command of somebody else has ended a lease; the stream that holds it here hears of it."""

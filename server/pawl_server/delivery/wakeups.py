@@ -67,7 +67,7 @@ class Wakeups:
             await self._listener.close()
 
     def _hear(self, index: int, message: bytes) -> None:
-        """`ready <type:version>`, `done <turn> <id>`, `ended <conn> <inc> <turn> <fence> <outcome> <id>`."""
+        """`ready <type:version>`, `done <turn> <id>`, `ended <conn> <inc> <turn> <fence> <how> <id>`."""
         self.hints += 1
         kind, _, rest = message.decode().partition(" ")
         if kind == "ready":
@@ -76,8 +76,8 @@ class Wakeups:
             turn, _, instance_id = rest.partition(" ")
             self._engine.awaits.notify(instance_id, int(turn))
         elif kind == "ended":
-            conn, incarnation, turn, fence, outcome, instance_id = rest.split(" ", 5)
-            self._lost(conn, Lease(index, instance_id, int(incarnation), int(turn), int(fence)), outcome)
+            conn, incarnation, turn, fence, how, instance_id = rest.split(" ", 5)
+            self._lost(conn, Lease(index, instance_id, int(incarnation), int(turn), int(fence)), how)
 
     async def _poll_for_ever(self, partition: PartitionHandle) -> None:
         interval = self._engine.settings.poll_interval_ms / 1000

@@ -151,7 +151,7 @@ _CATALOGUE = (
         "ch:<server run>",
         "channel",
         "hints for one server: 'ready <type>:<version>', 'done <turn> <id>', "
-        "'ended <conn> <incarnation> <turn> <fence> <outcome> <id>'; ch:feed has the entries of feed",
+        "'ended <conn> <incarnation> <turn> <fence> <how> <id>'; ch:feed has the entries of feed",
         "not stored",
     ),
 )

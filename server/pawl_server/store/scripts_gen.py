@@ -876,6 +876,7 @@ class ExpireFired(NamedTuple):
     fence: int
     conn: str
     outcome: str
+    how: str
 
     word = "FIRED"
 
@@ -902,7 +903,14 @@ class ExpireNext(NamedTuple):
 ExpireReply = ExpireFired | ExpireStale | ExpireHeld | ExpireNext
 _EXPIRE_WORDS: dict[bytes, Callable[[Sequence[Any]], ExpireReply]] = {
     b"FIRED": lambda r: ExpireFired(
-        r[1].decode(), r[2].decode(), int(r[3]), int(r[4]), int(r[5]), r[6].decode(), r[7].decode()
+        r[1].decode(),
+        r[2].decode(),
+        int(r[3]),
+        int(r[4]),
+        int(r[5]),
+        r[6].decode(),
+        r[7].decode(),
+        r[8].decode(),
     ),
     b"STALE": lambda r: ExpireStale(r[1].decode(), r[2].decode()),
     b"HELD": lambda r: ExpireHeld(r[1].decode()),

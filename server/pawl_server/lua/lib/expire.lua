@@ -70,17 +70,16 @@ local function expire_lease(u, now, server)
   end
   local turn, fence, conn, bits = r[HEAD], r[FENCE], r[CONN], r[BITS]
   local timed_out = now >= r[LEASED] + type_load(unit_type(u))[ATTEMPT_TIMEOUT_MS]
+  local how = not has_bit(bits, 1) and HOW_RETURNED or has_bit(bits, 2) and HOW_LOST or HOW_EXPIRED
+  lease_end(u, how)
   local outcome
-  if not has_bit(bits, 1) then
-    lease_end(u, HOW_RETURNED)
+  if how == HOW_RETURNED then
     outcome = expire_unreceived(u, now, server)
-  elseif has_bit(bits, 2) then
-    lease_end(u, HOW_LOST)
+  elseif how == HOW_LOST then
     outcome = expire_lost(u, now, server)
   else
-    lease_end(u, HOW_EXPIRED)
     outcome = expire_attempt(u, now, server, timed_out and 'ATTEMPT_TIMEOUT' or 'ATTEMPT_EXPIRED')
   end
-  tell_holder(u, conn, turn, fence, outcome == 'failed' and 'expired' or outcome, server)
-  return { 'FIRED', 'lease', u.id, r[INC], turn, fence, conn == 0 and '' or conn, outcome }
+  tell_holder(u, conn, turn, fence, ENDINGS[how], server)
+  return { 'FIRED', 'lease', u.id, r[INC], turn, fence, conn == 0 and '' or conn, outcome, ENDINGS[how] }
 end

@@ -34,9 +34,9 @@ end
 
 -- Tells the server that holds the stream of a lease how it ended, or that another stream has it ("superseded"), unless that
 -- is `server`, who learns from the reply.
-local function tell_holder(u, conn, turn, fence, outcome, server)
+local function tell_holder(u, conn, turn, fence, how, server)
   if conn ~= 0 and string.sub(conn, 1, #server + 1) ~= server .. '.' then
     PUBLISH[#PUBLISH + 1] = string.match(conn, '^[^.]*')
-    PUBLISH[#PUBLISH + 1] = string.format('ended %s %.0f %.0f %.0f %s %s', conn, u.r[INC], turn, fence, outcome, u.id)
+    PUBLISH[#PUBLISH + 1] = string.format('ended %s %.0f %.0f %.0f %s %s', conn, u.r[INC], turn, fence, how, u.id)
   end
 end

@@ -7,10 +7,10 @@
 -- @arg   limit   int  entries to look at, 1 to 256
 -- @from  RUNNING, FAILED, BACKOFF, SLEEPING, DEFERRED, QUEUED
 -- @to    QUEUED, BACKOFF, FAILED, SKIPPED, PARKED, EXPIRED
--- @reply FIRED(kind str, id str, inc int, turn int, fence int, conn str, outcome str) | STALE(kind str, id str) | HELD(id str) | NEXT(due_ms int)
+-- @reply FIRED(kind str, id str, inc int, turn int, fence int, conn str, outcome str, how str) | STALE(kind str, id str) | HELD(id str) | NEXT(due_ms int)
 -- @emits ATTEMPT_EXPIRED, ATTEMPT_LOST, TURN_FAILED, TURN_READY, TURN_EXPIRED, TURN_ADMITTED, TURN_SKIPPED, TURN_PARKED
 -- @oom   allow
--- @spec  R-EXPIRE-1, R-EXPIRE-2, R-EXPIRE-3, R-EXPIRE-4, R-DELAY-1, R-TTL-1, R-TTL-2, R-POLICY-1, R-SETTLE-2, R-DELETE-1
+-- @spec  R-EXPIRE-1, R-EXPIRE-2, R-EXPIRE-3, R-EXPIRE-4, R-EXPIRE-5, R-DELAY-1, R-TTL-1, R-TTL-2, R-POLICY-1, R-SETTLE-2, R-DELETE-1
 --!include expire history buried commit
 
 -- Timers of an instance that can't be read are looked at again after this time.
@@ -38,7 +38,7 @@ for i = 1, #entries do
   local u = settled_load(now, server, id)
   local reply
   if not u and kind == 'delete' and MISSING.deleting then
-    reply = { 'FIRED', kind, id, UNITS[id].r[INC], 0, 0, '', bury_more(UNITS[id], now) }
+    reply = { 'FIRED', kind, id, UNITS[id].r[INC], 0, 0, '', bury_more(UNITS[id], now), '' }
   elseif not u then
     DUE[entries[i]] = MISSING.damaged and now + DAMAGED_MS
     if MISSING.damaged then
@@ -52,14 +52,14 @@ for i = 1, #entries do
       DUE[entries[i]] = expire_again(u, kind)
     end
     local fired = u.fired and u.fired[kind .. ':']
-    reply = fired and { 'FIRED', kind, id, u.r[INC], u.r[HEAD], 0, '', SETTLED[kind] } or { 'STALE', kind, id }
+    reply = fired and { 'FIRED', kind, id, u.r[INC], u.r[HEAD], 0, '', SETTLED[kind], '' } or { 'STALE', kind, id }
   elseif kind == 'gc' then
     local trimmed = history_trim(u, now, 16)
     history_arm(u, now)
     if DUE[entries[i]] == nil then
       DUE[entries[i]] = false
     end
-    reply = { 'FIRED', kind, id, u.r[INC], u.r[HEAD], 0, '', tostring(trimmed) }
+    reply = { 'FIRED', kind, id, u.r[INC], u.r[HEAD], 0, '', tostring(trimmed), '' }
   else
     DUE[entries[i]] = false
     reply = { 'STALE', kind, id }
