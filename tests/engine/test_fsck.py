@@ -12,6 +12,7 @@ from pawl_server.domain.errors import Refused
 from pawl_server.engine import Engine
 from pawl_server.engine.control import Target
 from pawl_server.store.keys import partition_tag
+from pawl_server.store.records import InstanceRecord
 from tests.support.hand import Hand
 from tests.support.invariants import violations_everywhere
 from tests.support.items import create_item, send_item
@@ -81,8 +82,9 @@ async def test_nothing_is_wrong(engine: Engine, redis_server: RedisServer, size:
     assert await check(engine, size=size, repair=True) == []
 
 
-def _record(redis: RedisServer, name: str, at: int, value: int) -> None:
+def _record(redis: RedisServer, name: str, field: str, value: int) -> None:
     """Changes one element of a packed record."""
+    at = InstanceRecord._fields.index(field)
     key = f"{TAG}i:{name}"
     record = msgpack.unpackb(redis.call("HGET", key, "r"), raw=True)
     record += [0] * (at + 1 - len(record))
@@ -110,10 +112,10 @@ LOST: dict[str, Callable[[RedisServer], object]] = {
     "ids": _lost("ZREM", "ids:t", "idle"),
     "tag": _lost("DEL", "tag:t:red"),
     "key": _lost("ZREM", "key:t:k", "idle"),
-    "pending": lambda redis: _record(redis, "queued", 5, 7),
-    "kept bytes": lambda redis: _record(redis, "idle", 8, 1),
-    "parked turns": lambda redis: _record(redis, "parked", 42, 0),
-    "delayed messages": lambda redis: _record(redis, "delayed", 39, 3),
+    "pending": lambda redis: _record(redis, "queued", "pending", 7),
+    "kept bytes": lambda redis: _record(redis, "idle", "kept_bytes", 1),
+    "parked turns": lambda redis: _record(redis, "parked", "parked_turns", 0),
+    "delayed messages": lambda redis: _record(redis, "delayed", "delayed", 3),
 }
 
 STRAY: dict[str, Callable[[RedisServer], object]] = {

@@ -57,13 +57,15 @@ class Handlers(grpc.GenericRpcHandler):
         self._unknown: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(_unknown)
 
     def add(self, descriptor: ServiceDescriptor, servicer: object) -> None:
-        """Adds a service; `servicer` has a method for each of its calls.
+        """Adds a service; calls for which `servicer` has no method answer UNIMPLEMENTED.
 
         Its `READERS`, if it has any, decode the requests of the calls named there.
         """
         self.names.append(descriptor.full_name)
         readers: Mapping[str, Callable[[bytes], Any]] = getattr(servicer, "READERS", {})
         for method in descriptor.methods:
+            if not hasattr(servicer, method.name):
+                continue  # answered as an unknown call
             make = _MAKERS[method.client_streaming, method.server_streaming]
             self._methods[f"/{descriptor.full_name}/{method.name}"] = make(
                 getattr(servicer, method.name),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-RECORD_FIELDS = 43
+RECORD_FIELDS = 50
 
 
 def unpack(raw: bytes) -> list[Any]:
@@ -62,10 +62,17 @@ class InstanceRecord(NamedTuple):
     defers: int
     extra_attempts: int
     extra_losses: int
+    operation: int
+    operation_at_ms: int
+    total_at_ms: int
+    cancel_at_ms: int
+    failing_ms: int
+    step_failures: int
     delayed: int
     delayed_at_ms: int
     expires_at_ms: int
     parked_turns: int
+    signalled: int
 
     @property
     def paused(self) -> bool:

@@ -9,6 +9,8 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from pawl.v1 import instance_pb2 as _instance_pb2
+from pawl.v1 import signal_pb2 as _signal_pb2
+from pawl.v1 import step_pb2 as _step_pb2
 from pawl.v1 import turn_pb2 as _turn_pb2
 import builtins as _builtins
 import sys
@@ -79,6 +81,18 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     """`turn_woken`"""
     EVENT_TYPE_DELETED: _EventType.ValueType  # 25
     """`deleted`"""
+    EVENT_TYPE_TURN_WAITING: _EventType.ValueType  # 26
+    """`turn_waiting`"""
+    EVENT_TYPE_SIGNAL_RECEIVED: _EventType.ValueType  # 27
+    """`signal_received`"""
+    EVENT_TYPE_OPERATION_STARTED: _EventType.ValueType  # 28
+    """`operation_started`"""
+    EVENT_TYPE_TURN_CANCELLING: _EventType.ValueType  # 29
+    """`turn_cancelling`"""
+    EVENT_TYPE_TURN_UNCERTAIN: _EventType.ValueType  # 30
+    """`turn_uncertain`"""
+    EVENT_TYPE_STEP_RESOLVED: _EventType.ValueType  # 31
+    """`step_resolved`"""
 
 class EventType(_EventType, metaclass=_EventTypeEnumTypeWrapper):
     """What happened, for filters. Each value stands for the member of `Event.detail` with the same name. May grow."""
@@ -135,6 +149,18 @@ EVENT_TYPE_TURN_WOKEN: EventType.ValueType  # 24
 """`turn_woken`"""
 EVENT_TYPE_DELETED: EventType.ValueType  # 25
 """`deleted`"""
+EVENT_TYPE_TURN_WAITING: EventType.ValueType  # 26
+"""`turn_waiting`"""
+EVENT_TYPE_SIGNAL_RECEIVED: EventType.ValueType  # 27
+"""`signal_received`"""
+EVENT_TYPE_OPERATION_STARTED: EventType.ValueType  # 28
+"""`operation_started`"""
+EVENT_TYPE_TURN_CANCELLING: EventType.ValueType  # 29
+"""`turn_cancelling`"""
+EVENT_TYPE_TURN_UNCERTAIN: EventType.ValueType  # 30
+"""`turn_uncertain`"""
+EVENT_TYPE_STEP_RESOLVED: EventType.ValueType  # 31
+"""`step_resolved`"""
 Global___EventType: _TypeAlias = EventType  # noqa: Y015
 
 class _Actor:
@@ -657,6 +683,162 @@ class Event(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class TurnWaiting(_message.Message):
+        """The turn waits for a signal or a callback."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        NAME_FIELD_NUMBER: _builtins.int
+        TIMEOUT_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        """Key of the step."""
+        name: _builtins.str
+        """Name of the signal; empty for a callback."""
+        @_builtins.property
+        def timeout(self) -> _duration_pb2.Duration:
+            """Longest time to wait; unset for any."""
+
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            name: _builtins.str = ...,
+            timeout: _duration_pb2.Duration | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "name", b"name", "timeout", b"timeout"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class SignalReceived(_message.Message):
+        """A signal or the result of a callback was received."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SIGNAL_ID_FIELD_NUMBER: _builtins.int
+        NAME_FIELD_NUMBER: _builtins.int
+        CALLBACK_KEY_FIELD_NUMBER: _builtins.int
+        SENDER_FIELD_NUMBER: _builtins.int
+        signal_id: _builtins.str
+        """Id given by the sender; empty for a callback."""
+        name: _builtins.str
+        """Name of the signal; empty for a callback."""
+        callback_key: _builtins.str
+        """Key of the callback; empty for a signal."""
+        @_builtins.property
+        def sender(self) -> _signal_pb2.Principal:
+            """Who sent it."""
+
+        def __init__(
+            self,
+            *,
+            signal_id: _builtins.str = ...,
+            name: _builtins.str = ...,
+            callback_key: _builtins.str = ...,
+            sender: _signal_pb2.Principal | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["sender", b"sender"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["callback_key", b"callback_key", "name", b"name", "sender", b"sender", "signal_id", b"signal_id"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class OperationStarted(_message.Message):
+        """The worker registered the step that it runs."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        KIND_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        """Key of the step."""
+        kind: _builtins.str
+        """What it does."""
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            kind: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "kind", b"kind"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class TurnCancelling(_message.Message):
+        """The turn that runs was asked to cancel."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        COMMENT_FIELD_NUMBER: _builtins.int
+        comment: _builtins.str
+        """Text given with the call."""
+        def __init__(
+            self,
+            *,
+            comment: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class TurnUncertain(_message.Message):
+        """An attempt ended in a step that may have happened."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        """Key of the step."""
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class StepResolved(_message.Message):
+        """Somebody decided about such a step."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        DECISION_FIELD_NUMBER: _builtins.int
+        COMMENT_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        """Key of the step."""
+        decision: _step_pb2.StepDecision.ValueType
+        """What was decided."""
+        comment: _builtins.str
+        """Text given with the call."""
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            decision: _step_pb2.StepDecision.ValueType = ...,
+            comment: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "decision", b"decision", "key", b"key"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     SEQ_FIELD_NUMBER: _builtins.int
@@ -692,6 +874,12 @@ class Event(_message.Message):
     TURN_REDRIVEN_FIELD_NUMBER: _builtins.int
     TURN_WOKEN_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
+    TURN_WAITING_FIELD_NUMBER: _builtins.int
+    SIGNAL_RECEIVED_FIELD_NUMBER: _builtins.int
+    OPERATION_STARTED_FIELD_NUMBER: _builtins.int
+    TURN_CANCELLING_FIELD_NUMBER: _builtins.int
+    TURN_UNCERTAIN_FIELD_NUMBER: _builtins.int
+    STEP_RESOLVED_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Instance."""
     incarnation: _builtins.int
@@ -814,6 +1002,30 @@ class Event(_message.Message):
     def deleted(self) -> Global___Event.Deleted:
         """The instance was deleted. Only seen by watchers: the ledger goes with it."""
 
+    @_builtins.property
+    def turn_waiting(self) -> Global___Event.TurnWaiting:
+        """The turn waits for a signal or a callback."""
+
+    @_builtins.property
+    def signal_received(self) -> Global___Event.SignalReceived:
+        """A signal or the result of a callback was received."""
+
+    @_builtins.property
+    def operation_started(self) -> Global___Event.OperationStarted:
+        """The worker registered the step that it runs."""
+
+    @_builtins.property
+    def turn_cancelling(self) -> Global___Event.TurnCancelling:
+        """The turn that runs was asked to cancel."""
+
+    @_builtins.property
+    def turn_uncertain(self) -> Global___Event.TurnUncertain:
+        """An attempt ended in a step that may have happened."""
+
+    @_builtins.property
+    def step_resolved(self) -> Global___Event.StepResolved:
+        """Somebody decided about such a step."""
+
     def __init__(
         self,
         *,
@@ -852,12 +1064,18 @@ class Event(_message.Message):
         turn_redriven: Global___Event.TurnRedriven | None = ...,
         turn_woken: Global___Event.TurnWoken | None = ...,
         deleted: Global___Event.Deleted | None = ...,
+        turn_waiting: Global___Event.TurnWaiting | None = ...,
+        signal_received: Global___Event.SignalReceived | None = ...,
+        operation_started: Global___Event.OperationStarted | None = ...,
+        turn_cancelling: Global___Event.TurnCancelling | None = ...,
+        turn_uncertain: Global___Event.TurnUncertain | None = ...,
+        step_resolved: Global___Event.StepResolved | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_expired", b"attempt_expired", "attempt_failed", b"attempt_failed", "attempt_lost", b"attempt_lost", "attempt_started", b"attempt_started", "created", b"created", "deleted", b"deleted", "detail", b"detail", "message_cancelled", b"message_cancelled", "message_scheduled", b"message_scheduled", "paused", b"paused", "resumed", b"resumed", "step_saved", b"step_saved", "time", b"time", "turn_admitted", b"turn_admitted", "turn_cancelled", b"turn_cancelled", "turn_completed", b"turn_completed", "turn_deferred", b"turn_deferred", "turn_expired", b"turn_expired", "turn_failed", b"turn_failed", "turn_parked", b"turn_parked", "turn_ready", b"turn_ready", "turn_redriven", b"turn_redriven", "turn_released", b"turn_released", "turn_retried", b"turn_retried", "turn_skipped", b"turn_skipped", "turn_sleeping", b"turn_sleeping", "turn_woken", b"turn_woken"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_expired", b"attempt_expired", "attempt_failed", b"attempt_failed", "attempt_lost", b"attempt_lost", "attempt_started", b"attempt_started", "created", b"created", "deleted", b"deleted", "detail", b"detail", "message_cancelled", b"message_cancelled", "message_scheduled", b"message_scheduled", "operation_started", b"operation_started", "paused", b"paused", "resumed", b"resumed", "signal_received", b"signal_received", "step_resolved", b"step_resolved", "step_saved", b"step_saved", "time", b"time", "turn_admitted", b"turn_admitted", "turn_cancelled", b"turn_cancelled", "turn_cancelling", b"turn_cancelling", "turn_completed", b"turn_completed", "turn_deferred", b"turn_deferred", "turn_expired", b"turn_expired", "turn_failed", b"turn_failed", "turn_parked", b"turn_parked", "turn_ready", b"turn_ready", "turn_redriven", b"turn_redriven", "turn_released", b"turn_released", "turn_retried", b"turn_retried", "turn_skipped", b"turn_skipped", "turn_sleeping", b"turn_sleeping", "turn_uncertain", b"turn_uncertain", "turn_waiting", b"turn_waiting", "turn_woken", b"turn_woken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "attempt", b"attempt", "attempt_expired", b"attempt_expired", "attempt_failed", b"attempt_failed", "attempt_lost", b"attempt_lost", "attempt_started", b"attempt_started", "created", b"created", "deleted", b"deleted", "detail", b"detail", "gen", b"gen", "incarnation", b"incarnation", "instance_id", b"instance_id", "message_cancelled", b"message_cancelled", "message_scheduled", b"message_scheduled", "paused", b"paused", "resumed", b"resumed", "seq", b"seq", "status", b"status", "step_saved", b"step_saved", "time", b"time", "turn", b"turn", "turn_admitted", b"turn_admitted", "turn_cancelled", b"turn_cancelled", "turn_completed", b"turn_completed", "turn_deferred", b"turn_deferred", "turn_expired", b"turn_expired", "turn_failed", b"turn_failed", "turn_parked", b"turn_parked", "turn_ready", b"turn_ready", "turn_redriven", b"turn_redriven", "turn_released", b"turn_released", "turn_retried", b"turn_retried", "turn_skipped", b"turn_skipped", "turn_sleeping", b"turn_sleeping", "turn_state", b"turn_state", "turn_woken", b"turn_woken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "attempt", b"attempt", "attempt_expired", b"attempt_expired", "attempt_failed", b"attempt_failed", "attempt_lost", b"attempt_lost", "attempt_started", b"attempt_started", "created", b"created", "deleted", b"deleted", "detail", b"detail", "gen", b"gen", "incarnation", b"incarnation", "instance_id", b"instance_id", "message_cancelled", b"message_cancelled", "message_scheduled", b"message_scheduled", "operation_started", b"operation_started", "paused", b"paused", "resumed", b"resumed", "seq", b"seq", "signal_received", b"signal_received", "status", b"status", "step_resolved", b"step_resolved", "step_saved", b"step_saved", "time", b"time", "turn", b"turn", "turn_admitted", b"turn_admitted", "turn_cancelled", b"turn_cancelled", "turn_cancelling", b"turn_cancelling", "turn_completed", b"turn_completed", "turn_deferred", b"turn_deferred", "turn_expired", b"turn_expired", "turn_failed", b"turn_failed", "turn_parked", b"turn_parked", "turn_ready", b"turn_ready", "turn_redriven", b"turn_redriven", "turn_released", b"turn_released", "turn_retried", b"turn_retried", "turn_skipped", b"turn_skipped", "turn_sleeping", b"turn_sleeping", "turn_state", b"turn_state", "turn_uncertain", b"turn_uncertain", "turn_waiting", b"turn_waiting", "turn_woken", b"turn_woken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["created", "turn_admitted", "attempt_started", "turn_completed", "attempt_failed", "attempt_expired", "attempt_lost", "turn_released", "turn_failed", "step_saved", "turn_sleeping", "turn_deferred", "turn_ready", "paused", "resumed", "turn_retried", "turn_skipped", "turn_parked", "turn_cancelled", "turn_expired", "message_scheduled", "message_cancelled", "turn_redriven", "turn_woken", "deleted"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["created", "turn_admitted", "attempt_started", "turn_completed", "attempt_failed", "attempt_expired", "attempt_lost", "turn_released", "turn_failed", "step_saved", "turn_sleeping", "turn_deferred", "turn_ready", "paused", "resumed", "turn_retried", "turn_skipped", "turn_parked", "turn_cancelled", "turn_expired", "message_scheduled", "message_cancelled", "turn_redriven", "turn_woken", "deleted", "turn_waiting", "signal_received", "operation_started", "turn_cancelling", "turn_uncertain", "step_resolved"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_detail) -> _WhichOneofReturnType_detail | None: ...
 

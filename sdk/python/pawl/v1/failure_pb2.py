@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from pawl.v1 import payload_pb2 as pawl_dot_v1_dot_payload__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15pawl/v1/failure.proto\x12\x07pawl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15pawl/v1/payload.proto\"\xfd\x01\n\x07\x46\x61ilure\x12\x16\n\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n\x07message\x18\x02 \x01(\tR\x07message\x12*\n\x07\x64\x65tails\x18\x03 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x07\x64\x65tails\x12#\n\rnon_retryable\x18\x04 \x01(\x08R\x0cnonRetryable\x12\x1c\n\ttruncated\x18\x05 \x01(\x08R\ttruncated\x12\x18\n\x07\x61ttempt\x18\x06 \x01(\x05R\x07\x61ttempt\x12\x37\n\tfail_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x08\x66\x61ilTimeb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15pawl/v1/failure.proto\x12\x07pawl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15pawl/v1/payload.proto\"\xa5\x02\n\x07\x46\x61ilure\x12\x16\n\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n\x07message\x18\x02 \x01(\tR\x07message\x12*\n\x07\x64\x65tails\x18\x03 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x07\x64\x65tails\x12#\n\rnon_retryable\x18\x04 \x01(\x08R\x0cnonRetryable\x12\x1c\n\ttruncated\x18\x05 \x01(\x08R\ttruncated\x12\x18\n\x07\x61ttempt\x18\x06 \x01(\x05R\x07\x61ttempt\x12\x37\n\tfail_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x08\x66\x61ilTime\x12&\n\x05\x63\x61use\x18\x08 \x01(\x0b\x32\x10.pawl.v1.FailureR\x05\x63\x61useb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,5 +34,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pawl.v1.failure_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FAILURE']._serialized_start=91
-  _globals['_FAILURE']._serialized_end=344
+  _globals['_FAILURE']._serialized_end=384
 # @@protoc_insertion_point(module_scope)

@@ -31,17 +31,20 @@ class Failure(_message.Message):
     TRUNCATED_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     FAIL_TIME_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Short machine-readable cause chosen by the worker, `[A-Za-z0-9_.-]{1,128}`, for example "RATE_LIMITED". The server
-    uses ATTEMPT_EXPIRED (the lease ran out), ATTEMPT_TIMEOUT (the attempt timeout passed), WORKER_LOST (the stream
-    closed and nobody took the turn over) and UNDELIVERABLE (delivered more than ten times, never received).
+    uses ATTEMPT_EXPIRED (the lease ran out), ATTEMPT_TIMEOUT (the attempt timeout passed), OPERATION_TIMEOUT (a step ran out
+    of its time), HEARTBEAT_TIMEOUT (a step reported no progress in time), TOTAL_DEADLINE (the turn ran out of its time),
+    WORKER_LOST (the stream closed and nobody took the turn over) and UNDELIVERABLE (delivered more than ten times, never
+    received).
     """
     message: _builtins.str
     """Human-readable text, at most 2,048 bytes of UTF-8; longer text is cut and `truncated` is set."""
     non_retryable: _builtins.bool
     """True if the worker said that trying again is useless."""
     truncated: _builtins.bool
-    """True if `message` was cut to its limit."""
+    """True if something was cut to its limit: `message`, or causes that did not fit."""
     attempt: _builtins.int
     """Attempt that failed, counted from 1. Set by the server."""
     @_builtins.property
@@ -51,6 +54,12 @@ class Failure(_message.Message):
     @_builtins.property
     def fail_time(self) -> _timestamp_pb2.Timestamp:
         """Engine time at which the failure was recorded. Set by the server."""
+
+    @_builtins.property
+    def cause(self) -> Global___Failure:
+        """What caused it, with causes of its own: at most 8 deep. Reason, message, details and causes take at most 8 KiB together;
+        causes that do not fit are dropped, innermost first.
+        """
 
     def __init__(
         self,
@@ -62,10 +71,11 @@ class Failure(_message.Message):
         truncated: _builtins.bool = ...,
         attempt: _builtins.int = ...,
         fail_time: _timestamp_pb2.Timestamp | None = ...,
+        cause: Global___Failure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "fail_time", b"fail_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "details", b"details", "fail_time", b"fail_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "details", b"details", "fail_time", b"fail_time", "message", b"message", "non_retryable", b"non_retryable", "reason", b"reason", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cause", b"cause", "details", b"details", "fail_time", b"fail_time", "message", b"message", "non_retryable", b"non_retryable", "reason", b"reason", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,18 +24,20 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from pawl.v1 import operation_pb2 as pawl_dot_v1_dot_operation__pb2
 from pawl.v1 import payload_pb2 as pawl_dot_v1_dot_payload__pb2
+from pawl.v1 import workflow_type_pb2 as pawl_dot_v1_dot_workflow__type__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pawl/v1/instance.proto\x12\x07pawl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15pawl/v1/payload.proto\"\xbb\x05\n\x08Instance\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12#\n\rworkflow_type\x18\x02 \x01(\tR\x0cworkflowType\x12\x18\n\x07version\x18\x03 \x01(\tR\x07version\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12/\n\x06status\x18\x05 \x01(\x0e\x32\x17.pawl.v1.InstanceStatusR\x06status\x12&\n\x05state\x18\x06 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x05state\x12;\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12#\n\rpending_turns\x18\x08 \x01(\x05R\x0cpendingTurns\x12\x1b\n\thead_turn\x18\t \x01(\x03R\x08headTurn\x12\x1b\n\tlast_turn\x18\n \x01(\x03R\x08lastTurn\x12(\n\x10oldest_kept_turn\x18\x0b \x01(\x03R\x0eoldestKeptTurn\x12>\n\rlease_timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.DurationR\x0cleaseTimeout\x12!\n\x0cmax_attempts\x18\r \x01(\x05R\x0bmaxAttempts\x12\x19\n\x08last_seq\x18\x0e \x01(\x03R\x07lastSeq\x12)\n\x10\x64\x65layed_messages\x18\x0f \x01(\x05R\x0f\x64\x65layedMessages\x12\x12\n\x04tags\x18\x10 \x03(\tR\x04tags\x12\'\n\x0f\x63orrelation_key\x18\x11 \x01(\tR\x0e\x63orrelationKey\x12\x16\n\x06paused\x18\x12 \x01(\x08R\x06paused\x12!\n\x0cparked_turns\x18\x13 \x01(\x05R\x0bparkedTurns*\xbe\x01\n\x0eInstanceStatus\x12\x1f\n\x1bINSTANCE_STATUS_UNSPECIFIED\x10\x00\x12\x18\n\x14INSTANCE_STATUS_IDLE\x10\x01\x12\x1a\n\x16INSTANCE_STATUS_ACTIVE\x10\x02\x12\x1b\n\x17INSTANCE_STATUS_BLOCKED\x10\x03\x12\x1a\n\x16INSTANCE_STATUS_PAUSED\x10\x04\x12\x1c\n\x18INSTANCE_STATUS_DELETING\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pawl/v1/instance.proto\x12\x07pawl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17pawl/v1/operation.proto\x1a\x15pawl/v1/payload.proto\x1a\x1bpawl/v1/workflow_type.proto\"\x9a\x06\n\x08Instance\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12#\n\rworkflow_type\x18\x02 \x01(\tR\x0cworkflowType\x12\x18\n\x07version\x18\x03 \x01(\tR\x07version\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12/\n\x06status\x18\x05 \x01(\x0e\x32\x17.pawl.v1.InstanceStatusR\x06status\x12&\n\x05state\x18\x06 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x05state\x12;\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12#\n\rpending_turns\x18\x08 \x01(\x05R\x0cpendingTurns\x12\x1b\n\thead_turn\x18\t \x01(\x03R\x08headTurn\x12\x1b\n\tlast_turn\x18\n \x01(\x03R\x08lastTurn\x12(\n\x10oldest_kept_turn\x18\x0b \x01(\x03R\x0eoldestKeptTurn\x12>\n\rlease_timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.DurationR\x0cleaseTimeout\x12!\n\x0cmax_attempts\x18\r \x01(\x05R\x0bmaxAttempts\x12\x19\n\x08last_seq\x18\x0e \x01(\x03R\x07lastSeq\x12)\n\x10\x64\x65layed_messages\x18\x0f \x01(\x05R\x0f\x64\x65layedMessages\x12\x12\n\x04tags\x18\x10 \x03(\tR\x04tags\x12\'\n\x0f\x63orrelation_key\x18\x11 \x01(\tR\x0e\x63orrelationKey\x12\x16\n\x06paused\x18\x12 \x01(\x08R\x06paused\x12!\n\x0cparked_turns\x18\x13 \x01(\x05R\x0bparkedTurns\x12\x31\n\x08progress\x18\x14 \x01(\x0b\x32\x15.pawl.v1.ProgressViewR\x08progress\x12*\n\x05retry\x18\x15 \x01(\x0b\x32\x14.pawl.v1.RetryPolicyR\x05retry*\xbe\x01\n\x0eInstanceStatus\x12\x1f\n\x1bINSTANCE_STATUS_UNSPECIFIED\x10\x00\x12\x18\n\x14INSTANCE_STATUS_IDLE\x10\x01\x12\x1a\n\x16INSTANCE_STATUS_ACTIVE\x10\x02\x12\x1b\n\x17INSTANCE_STATUS_BLOCKED\x10\x03\x12\x1a\n\x16INSTANCE_STATUS_PAUSED\x10\x04\x12\x1c\n\x18INSTANCE_STATUS_DELETING\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pawl.v1.instance_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INSTANCESTATUS']._serialized_start=826
-  _globals['_INSTANCESTATUS']._serialized_end=1016
-  _globals['_INSTANCE']._serialized_start=124
-  _globals['_INSTANCE']._serialized_end=823
+  _globals['_INSTANCESTATUS']._serialized_start=975
+  _globals['_INSTANCESTATUS']._serialized_end=1165
+  _globals['_INSTANCE']._serialized_start=178
+  _globals['_INSTANCE']._serialized_end=972
 # @@protoc_insertion_point(module_scope)

@@ -10,7 +10,9 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from pawl.v1 import operation_pb2 as _operation_pb2
 from pawl.v1 import payload_pb2 as _payload_pb2
+from pawl.v1 import workflow_type_pb2 as _workflow_type_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -83,6 +85,8 @@ class Instance(_message.Message):
     CORRELATION_KEY_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     PARKED_TURNS_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """`[A-Za-z0-9_.-]{1,128}`, unique in the namespace; prefixes "pawl-" and "continue-" are reserved."""
     workflow_type: _builtins.str
@@ -129,6 +133,14 @@ class Instance(_message.Message):
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tags fixed at creation, sorted."""
 
+    @_builtins.property
+    def progress(self) -> _operation_pb2.ProgressView:
+        """Progress of the turn that runs; only by GetInstance, and while it runs."""
+
+    @_builtins.property
+    def retry(self) -> _workflow_type_pb2.RetryPolicy:
+        """Overrides single fields of the type's retry policy; unset fields leave the type's. Fixed at creation."""
+
     def __init__(
         self,
         *,
@@ -151,10 +163,12 @@ class Instance(_message.Message):
         correlation_key: _builtins.str = ...,
         paused: _builtins.bool = ...,
         parked_turns: _builtins.int = ...,
+        progress: _operation_pb2.ProgressView | None = ...,
+        retry: _workflow_type_pb2.RetryPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "lease_timeout", b"lease_timeout", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "lease_timeout", b"lease_timeout", "progress", b"progress", "retry", b"retry", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_key", b"correlation_key", "create_time", b"create_time", "delayed_messages", b"delayed_messages", "head_turn", b"head_turn", "id", b"id", "incarnation", b"incarnation", "last_seq", b"last_seq", "last_turn", b"last_turn", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "oldest_kept_turn", b"oldest_kept_turn", "parked_turns", b"parked_turns", "paused", b"paused", "pending_turns", b"pending_turns", "state", b"state", "status", b"status", "tags", b"tags", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_key", b"correlation_key", "create_time", b"create_time", "delayed_messages", b"delayed_messages", "head_turn", b"head_turn", "id", b"id", "incarnation", b"incarnation", "last_seq", b"last_seq", "last_turn", b"last_turn", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "oldest_kept_turn", b"oldest_kept_turn", "parked_turns", b"parked_turns", "paused", b"paused", "pending_turns", b"pending_turns", "progress", b"progress", "retry", b"retry", "state", b"state", "status", b"status", "tags", b"tags", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

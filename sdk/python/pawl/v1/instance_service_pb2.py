@@ -26,45 +26,46 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from pawl.v1 import instance_pb2 as pawl_dot_v1_dot_instance__pb2
 from pawl.v1 import payload_pb2 as pawl_dot_v1_dot_payload__pb2
+from pawl.v1 import workflow_type_pb2 as pawl_dot_v1_dot_workflow__type__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epawl/v1/instance_service.proto\x12\x07pawl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16pawl/v1/instance.proto\x1a\x15pawl/v1/payload.proto\"\x95\x02\n\x0cInstanceSpec\x12#\n\rworkflow_type\x18\x01 \x01(\tR\x0cworkflowType\x12\x18\n\x07version\x18\x02 \x01(\tR\x07version\x12&\n\x05state\x18\x03 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x05state\x12>\n\rlease_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0cleaseTimeout\x12!\n\x0cmax_attempts\x18\x05 \x01(\x05R\x0bmaxAttempts\x12\x12\n\x04tags\x18\x06 \x03(\tR\x04tags\x12\'\n\x0f\x63orrelation_key\x18\x07 \x01(\tR\x0e\x63orrelationKey\"\x82\x01\n\x15\x43reateInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12)\n\x04spec\x18\x02 \x01(\x0b\x32\x15.pawl.v1.InstanceSpecR\x04spec\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\"G\n\x16\x43reateInstanceResponse\x12-\n\x08instance\x18\x01 \x01(\x0b\x32\x11.pawl.v1.InstanceR\x08instance\"5\n\x12GetInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\"D\n\x13GetInstanceResponse\x12-\n\x08instance\x18\x01 \x01(\x0b\x32\x11.pawl.v1.InstanceR\x08instance\"\xe5\x02\n\x14ListInstancesRequest\x12#\n\rworkflow_type\x18\x01 \x01(\tR\x0cworkflowType\x12\x1b\n\tpage_size\x18\x02 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x03 \x01(\tR\tpageToken\x12\x10\n\x03tag\x18\x04 \x01(\tR\x03tag\x12\'\n\x0f\x63orrelation_key\x18\x05 \x01(\tR\x0e\x63orrelationKey\x12/\n\x06status\x18\x06 \x01(\x0e\x32\x17.pawl.v1.InstanceStatusR\x06status\x12=\n\x0c\x63reated_from\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0b\x63reatedFrom\x12\x41\n\x0e\x63reated_before\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\rcreatedBefore\"p\n\x15ListInstancesResponse\x12/\n\tinstances\x18\x01 \x03(\x0b\x32\x11.pawl.v1.InstanceR\tinstances\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"p\n\x14PauseInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1d\n\nrequest_id\x18\x02 \x01(\tR\trequestId\x12\x18\n\x07\x63omment\x18\x03 \x01(\tR\x07\x63omment\"/\n\x15PauseInstanceResponse\x12\x16\n\x06paused\x18\x01 \x01(\x08R\x06paused\"q\n\x15ResumeInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1d\n\nrequest_id\x18\x02 \x01(\tR\trequestId\x12\x18\n\x07\x63omment\x18\x03 \x01(\tR\x07\x63omment\"2\n\x16ResumeInstanceResponse\x12\x18\n\x07resumed\x18\x01 \x01(\x08R\x07resumed\"o\n\x13WakeInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1d\n\nrequest_id\x18\x02 \x01(\tR\trequestId\x12\x18\n\x07\x63omment\x18\x03 \x01(\tR\x07\x63omment\",\n\x14WakeInstanceResponse\x12\x14\n\x05woken\x18\x01 \x01(\x08R\x05woken\"y\n\x15\x44\x65leteInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1d\n\nrequest_id\x18\x02 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x03 \x01(\x03R\x0bincarnation\"W\n\x16\x44\x65leteInstanceResponse\x12\x18\n\x07\x64\x65leted\x18\x01 \x01(\x08R\x07\x64\x65leted\x12#\n\rin_background\x18\x02 \x01(\x08R\x0cinBackground2\xc1\x04\n\x0fInstanceService\x12Q\n\x0e\x43reateInstance\x12\x1e.pawl.v1.CreateInstanceRequest\x1a\x1f.pawl.v1.CreateInstanceResponse\x12H\n\x0bGetInstance\x12\x1b.pawl.v1.GetInstanceRequest\x1a\x1c.pawl.v1.GetInstanceResponse\x12N\n\rListInstances\x12\x1d.pawl.v1.ListInstancesRequest\x1a\x1e.pawl.v1.ListInstancesResponse\x12N\n\rPauseInstance\x12\x1d.pawl.v1.PauseInstanceRequest\x1a\x1e.pawl.v1.PauseInstanceResponse\x12Q\n\x0eResumeInstance\x12\x1e.pawl.v1.ResumeInstanceRequest\x1a\x1f.pawl.v1.ResumeInstanceResponse\x12K\n\x0cWakeInstance\x12\x1c.pawl.v1.WakeInstanceRequest\x1a\x1d.pawl.v1.WakeInstanceResponse\x12Q\n\x0e\x44\x65leteInstance\x12\x1e.pawl.v1.DeleteInstanceRequest\x1a\x1f.pawl.v1.DeleteInstanceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epawl/v1/instance_service.proto\x12\x07pawl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16pawl/v1/instance.proto\x1a\x15pawl/v1/payload.proto\x1a\x1bpawl/v1/workflow_type.proto\"\xc1\x02\n\x0cInstanceSpec\x12#\n\rworkflow_type\x18\x01 \x01(\tR\x0cworkflowType\x12\x18\n\x07version\x18\x02 \x01(\tR\x07version\x12&\n\x05state\x18\x03 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x05state\x12>\n\rlease_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0cleaseTimeout\x12!\n\x0cmax_attempts\x18\x05 \x01(\x05R\x0bmaxAttempts\x12\x12\n\x04tags\x18\x06 \x03(\tR\x04tags\x12\'\n\x0f\x63orrelation_key\x18\x07 \x01(\tR\x0e\x63orrelationKey\x12*\n\x05retry\x18\x08 \x01(\x0b\x32\x14.pawl.v1.RetryPolicyR\x05retry\"\x82\x01\n\x15\x43reateInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12)\n\x04spec\x18\x02 \x01(\x0b\x32\x15.pawl.v1.InstanceSpecR\x04spec\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\"G\n\x16\x43reateInstanceResponse\x12-\n\x08instance\x18\x01 \x01(\x0b\x32\x11.pawl.v1.InstanceR\x08instance\"5\n\x12GetInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\"D\n\x13GetInstanceResponse\x12-\n\x08instance\x18\x01 \x01(\x0b\x32\x11.pawl.v1.InstanceR\x08instance\"\xe5\x02\n\x14ListInstancesRequest\x12#\n\rworkflow_type\x18\x01 \x01(\tR\x0cworkflowType\x12\x1b\n\tpage_size\x18\x02 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x03 \x01(\tR\tpageToken\x12\x10\n\x03tag\x18\x04 \x01(\tR\x03tag\x12\'\n\x0f\x63orrelation_key\x18\x05 \x01(\tR\x0e\x63orrelationKey\x12/\n\x06status\x18\x06 \x01(\x0e\x32\x17.pawl.v1.InstanceStatusR\x06status\x12=\n\x0c\x63reated_from\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0b\x63reatedFrom\x12\x41\n\x0e\x63reated_before\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\rcreatedBefore\"p\n\x15ListInstancesResponse\x12/\n\tinstances\x18\x01 \x03(\x0b\x32\x11.pawl.v1.InstanceR\tinstances\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"p\n\x14PauseInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1d\n\nrequest_id\x18\x02 \x01(\tR\trequestId\x12\x18\n\x07\x63omment\x18\x03 \x01(\tR\x07\x63omment\"/\n\x15PauseInstanceResponse\x12\x16\n\x06paused\x18\x01 \x01(\x08R\x06paused\"q\n\x15ResumeInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1d\n\nrequest_id\x18\x02 \x01(\tR\trequestId\x12\x18\n\x07\x63omment\x18\x03 \x01(\tR\x07\x63omment\"2\n\x16ResumeInstanceResponse\x12\x18\n\x07resumed\x18\x01 \x01(\x08R\x07resumed\"o\n\x13WakeInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1d\n\nrequest_id\x18\x02 \x01(\tR\trequestId\x12\x18\n\x07\x63omment\x18\x03 \x01(\tR\x07\x63omment\",\n\x14WakeInstanceResponse\x12\x14\n\x05woken\x18\x01 \x01(\x08R\x05woken\"y\n\x15\x44\x65leteInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1d\n\nrequest_id\x18\x02 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x03 \x01(\x03R\x0bincarnation\"W\n\x16\x44\x65leteInstanceResponse\x12\x18\n\x07\x64\x65leted\x18\x01 \x01(\x08R\x07\x64\x65leted\x12#\n\rin_background\x18\x02 \x01(\x08R\x0cinBackground2\xc1\x04\n\x0fInstanceService\x12Q\n\x0e\x43reateInstance\x12\x1e.pawl.v1.CreateInstanceRequest\x1a\x1f.pawl.v1.CreateInstanceResponse\x12H\n\x0bGetInstance\x12\x1b.pawl.v1.GetInstanceRequest\x1a\x1c.pawl.v1.GetInstanceResponse\x12N\n\rListInstances\x12\x1d.pawl.v1.ListInstancesRequest\x1a\x1e.pawl.v1.ListInstancesResponse\x12N\n\rPauseInstance\x12\x1d.pawl.v1.PauseInstanceRequest\x1a\x1e.pawl.v1.PauseInstanceResponse\x12Q\n\x0eResumeInstance\x12\x1e.pawl.v1.ResumeInstanceRequest\x1a\x1f.pawl.v1.ResumeInstanceResponse\x12K\n\x0cWakeInstance\x12\x1c.pawl.v1.WakeInstanceRequest\x1a\x1d.pawl.v1.WakeInstanceResponse\x12Q\n\x0e\x44\x65leteInstance\x12\x1e.pawl.v1.DeleteInstanceRequest\x1a\x1f.pawl.v1.DeleteInstanceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pawl.v1.instance_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INSTANCESPEC']._serialized_start=156
-  _globals['_INSTANCESPEC']._serialized_end=433
-  _globals['_CREATEINSTANCEREQUEST']._serialized_start=436
-  _globals['_CREATEINSTANCEREQUEST']._serialized_end=566
-  _globals['_CREATEINSTANCERESPONSE']._serialized_start=568
-  _globals['_CREATEINSTANCERESPONSE']._serialized_end=639
-  _globals['_GETINSTANCEREQUEST']._serialized_start=641
-  _globals['_GETINSTANCEREQUEST']._serialized_end=694
-  _globals['_GETINSTANCERESPONSE']._serialized_start=696
-  _globals['_GETINSTANCERESPONSE']._serialized_end=764
-  _globals['_LISTINSTANCESREQUEST']._serialized_start=767
-  _globals['_LISTINSTANCESREQUEST']._serialized_end=1124
-  _globals['_LISTINSTANCESRESPONSE']._serialized_start=1126
-  _globals['_LISTINSTANCESRESPONSE']._serialized_end=1238
-  _globals['_PAUSEINSTANCEREQUEST']._serialized_start=1240
-  _globals['_PAUSEINSTANCEREQUEST']._serialized_end=1352
-  _globals['_PAUSEINSTANCERESPONSE']._serialized_start=1354
-  _globals['_PAUSEINSTANCERESPONSE']._serialized_end=1401
-  _globals['_RESUMEINSTANCEREQUEST']._serialized_start=1403
-  _globals['_RESUMEINSTANCEREQUEST']._serialized_end=1516
-  _globals['_RESUMEINSTANCERESPONSE']._serialized_start=1518
-  _globals['_RESUMEINSTANCERESPONSE']._serialized_end=1568
-  _globals['_WAKEINSTANCEREQUEST']._serialized_start=1570
-  _globals['_WAKEINSTANCEREQUEST']._serialized_end=1681
-  _globals['_WAKEINSTANCERESPONSE']._serialized_start=1683
-  _globals['_WAKEINSTANCERESPONSE']._serialized_end=1727
-  _globals['_DELETEINSTANCEREQUEST']._serialized_start=1729
-  _globals['_DELETEINSTANCEREQUEST']._serialized_end=1850
-  _globals['_DELETEINSTANCERESPONSE']._serialized_start=1852
-  _globals['_DELETEINSTANCERESPONSE']._serialized_end=1939
-  _globals['_INSTANCESERVICE']._serialized_start=1942
-  _globals['_INSTANCESERVICE']._serialized_end=2519
+  _globals['_INSTANCESPEC']._serialized_start=185
+  _globals['_INSTANCESPEC']._serialized_end=506
+  _globals['_CREATEINSTANCEREQUEST']._serialized_start=509
+  _globals['_CREATEINSTANCEREQUEST']._serialized_end=639
+  _globals['_CREATEINSTANCERESPONSE']._serialized_start=641
+  _globals['_CREATEINSTANCERESPONSE']._serialized_end=712
+  _globals['_GETINSTANCEREQUEST']._serialized_start=714
+  _globals['_GETINSTANCEREQUEST']._serialized_end=767
+  _globals['_GETINSTANCERESPONSE']._serialized_start=769
+  _globals['_GETINSTANCERESPONSE']._serialized_end=837
+  _globals['_LISTINSTANCESREQUEST']._serialized_start=840
+  _globals['_LISTINSTANCESREQUEST']._serialized_end=1197
+  _globals['_LISTINSTANCESRESPONSE']._serialized_start=1199
+  _globals['_LISTINSTANCESRESPONSE']._serialized_end=1311
+  _globals['_PAUSEINSTANCEREQUEST']._serialized_start=1313
+  _globals['_PAUSEINSTANCEREQUEST']._serialized_end=1425
+  _globals['_PAUSEINSTANCERESPONSE']._serialized_start=1427
+  _globals['_PAUSEINSTANCERESPONSE']._serialized_end=1474
+  _globals['_RESUMEINSTANCEREQUEST']._serialized_start=1476
+  _globals['_RESUMEINSTANCEREQUEST']._serialized_end=1589
+  _globals['_RESUMEINSTANCERESPONSE']._serialized_start=1591
+  _globals['_RESUMEINSTANCERESPONSE']._serialized_end=1641
+  _globals['_WAKEINSTANCEREQUEST']._serialized_start=1643
+  _globals['_WAKEINSTANCEREQUEST']._serialized_end=1754
+  _globals['_WAKEINSTANCERESPONSE']._serialized_start=1756
+  _globals['_WAKEINSTANCERESPONSE']._serialized_end=1800
+  _globals['_DELETEINSTANCEREQUEST']._serialized_start=1802
+  _globals['_DELETEINSTANCEREQUEST']._serialized_end=1923
+  _globals['_DELETEINSTANCERESPONSE']._serialized_start=1925
+  _globals['_DELETEINSTANCERESPONSE']._serialized_end=2012
+  _globals['_INSTANCESERVICE']._serialized_start=2015
+  _globals['_INSTANCESERVICE']._serialized_end=2592
 # @@protoc_insertion_point(module_scope)

@@ -11,6 +11,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from pawl.v1 import instance_pb2 as _instance_pb2
 from pawl.v1 import payload_pb2 as _payload_pb2
+from pawl.v1 import workflow_type_pb2 as _workflow_type_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -35,6 +36,7 @@ class InstanceSpec(_message.Message):
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     CORRELATION_KEY_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
     workflow_type: _builtins.str
     """Workflow type, `[A-Za-z0-9_.-]{1,128}`; the prefix "pawl." is reserved."""
     version: _builtins.str
@@ -57,6 +59,12 @@ class InstanceSpec(_message.Message):
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At most 16 words `[A-Za-z0-9_.-]{1,128}` to find the instance by; order and repetition do not matter. Fixed at creation."""
 
+    @_builtins.property
+    def retry(self) -> _workflow_type_pb2.RetryPolicy:
+        """Overrides single fields of the type's retry policy; unset fields leave the type's. Fixed at creation. `max_attempts` of the
+        policy must be unset: the field above says it.
+        """
+
     def __init__(
         self,
         *,
@@ -67,10 +75,11 @@ class InstanceSpec(_message.Message):
         max_attempts: _builtins.int = ...,
         tags: _abc.Iterable[_builtins.str] | None = ...,
         correlation_key: _builtins.str = ...,
+        retry: _workflow_type_pb2.RetryPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_timeout", b"lease_timeout", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_timeout", b"lease_timeout", "retry", b"retry", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_key", b"correlation_key", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "state", b"state", "tags", b"tags", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_key", b"correlation_key", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "retry", b"retry", "state", b"state", "tags", b"tags", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,13 +26,17 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from pawl.v1 import payload_pb2 as pawl_dot_v1_dot_payload__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12pawl/v1/step.proto\x12\x07pawl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15pawl/v1/payload.proto\"\xc5\x01\n\x04Step\x12\x1a\n\x08position\x18\x01 \x01(\x05R\x08position\x12\x10\n\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n\x04kind\x18\x03 \x01(\tR\x04kind\x12(\n\x06output\x18\x04 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x06output\x12\x37\n\tsave_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x08saveTime\x12\x18\n\x07\x61ttempt\x18\x06 \x01(\x05R\x07\x61ttemptb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12pawl/v1/step.proto\x12\x07pawl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15pawl/v1/payload.proto\"\x9a\x02\n\x04Step\x12\x1a\n\x08position\x18\x01 \x01(\x05R\x08position\x12\x10\n\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n\x04kind\x18\x03 \x01(\tR\x04kind\x12(\n\x06output\x18\x04 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x06output\x12\x37\n\tsave_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x08saveTime\x12\x18\n\x07\x61ttempt\x18\x06 \x01(\x05R\x07\x61ttempt\x12\x37\n\x0cwait_outcome\x18\x07 \x01(\x0e\x32\x14.pawl.v1.WaitOutcomeR\x0bwaitOutcome\x12\x1a\n\x08resolved\x18\x08 \x01(\x08R\x08resolved*}\n\x0bWaitOutcome\x12\x1c\n\x18WAIT_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15WAIT_OUTCOME_RECEIVED\x10\x01\x12\x1a\n\x16WAIT_OUTCOME_TIMED_OUT\x10\x02\x12\x19\n\x15WAIT_OUTCOME_REJECTED\x10\x03*v\n\x0cStepDecision\x12\x1d\n\x19STEP_DECISION_UNSPECIFIED\x10\x00\x12\x16\n\x12STEP_DECISION_SAVE\x10\x01\x12\x17\n\x13STEP_DECISION_RETRY\x10\x02\x12\x16\n\x12STEP_DECISION_FAIL\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pawl.v1.step_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_WAITOUTCOME']._serialized_start=372
+  _globals['_WAITOUTCOME']._serialized_end=497
+  _globals['_STEPDECISION']._serialized_start=499
+  _globals['_STEPDECISION']._serialized_end=617
   _globals['_STEP']._serialized_start=88
-  _globals['_STEP']._serialized_end=285
+  _globals['_STEP']._serialized_end=370
 # @@protoc_insertion_point(module_scope)

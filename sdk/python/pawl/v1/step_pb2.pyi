@@ -6,6 +6,7 @@ isort:skip_file
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from pawl.v1 import payload_pb2 as _payload_pb2
 import builtins as _builtins
 import sys
@@ -17,6 +18,62 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _WaitOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WaitOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WAIT_OUTCOME_UNSPECIFIED: _WaitOutcome.ValueType  # 0
+    """The step is no wait, or the outcome is newer than this client."""
+    WAIT_OUTCOME_RECEIVED: _WaitOutcome.ValueType  # 1
+    """A signal or the result of a callback was received: the output of the step."""
+    WAIT_OUTCOME_TIMED_OUT: _WaitOutcome.ValueType  # 2
+    """The time was over first. The step has no output."""
+    WAIT_OUTCOME_REJECTED: _WaitOutcome.ValueType  # 3
+    """The callback was rejected: the output is the Failure, encoded as "pawl/failure"."""
+
+class WaitOutcome(_WaitOutcome, metaclass=_WaitOutcomeEnumTypeWrapper):
+    """How a wait ended. May grow."""
+
+WAIT_OUTCOME_UNSPECIFIED: WaitOutcome.ValueType  # 0
+"""The step is no wait, or the outcome is newer than this client."""
+WAIT_OUTCOME_RECEIVED: WaitOutcome.ValueType  # 1
+"""A signal or the result of a callback was received: the output of the step."""
+WAIT_OUTCOME_TIMED_OUT: WaitOutcome.ValueType  # 2
+"""The time was over first. The step has no output."""
+WAIT_OUTCOME_REJECTED: WaitOutcome.ValueType  # 3
+"""The callback was rejected: the output is the Failure, encoded as "pawl/failure"."""
+Global___WaitOutcome: _TypeAlias = WaitOutcome  # noqa: Y015
+
+class _StepDecision:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StepDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepDecision.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STEP_DECISION_UNSPECIFIED: _StepDecision.ValueType  # 0
+    """Not stated, or newer than this client."""
+    STEP_DECISION_SAVE: _StepDecision.ValueType  # 1
+    """It happened, and this is its output: the step is saved."""
+    STEP_DECISION_RETRY: _StepDecision.ValueType  # 2
+    """It did not happen, or may happen again: the next attempt runs it."""
+    STEP_DECISION_FAIL: _StepDecision.ValueType  # 3
+    """The turn fails for good."""
+
+class StepDecision(_StepDecision, metaclass=_StepDecisionEnumTypeWrapper):
+    """What somebody decided about a step that may have happened. May grow."""
+
+STEP_DECISION_UNSPECIFIED: StepDecision.ValueType  # 0
+"""Not stated, or newer than this client."""
+STEP_DECISION_SAVE: StepDecision.ValueType  # 1
+"""It happened, and this is its output: the step is saved."""
+STEP_DECISION_RETRY: StepDecision.ValueType  # 2
+"""It did not happen, or may happen again: the next attempt runs it."""
+STEP_DECISION_FAIL: StepDecision.ValueType  # 3
+"""The turn fails for good."""
+Global___StepDecision: _TypeAlias = StepDecision  # noqa: Y015
 
 @_typing.final
 class Step(_message.Message):
@@ -30,6 +87,8 @@ class Step(_message.Message):
     OUTPUT_FIELD_NUMBER: _builtins.int
     SAVE_TIME_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    WAIT_OUTCOME_FIELD_NUMBER: _builtins.int
+    RESOLVED_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """Place in the turn, counted from 1 without gaps, in the order of saving."""
     key: _builtins.str
@@ -38,6 +97,10 @@ class Step(_message.Message):
     """Free word for what the step does, `[A-Za-z0-9_.-]{1,128}`; "step" by default."""
     attempt: _builtins.int
     """Attempt that saved the step, counted from 1."""
+    wait_outcome: Global___WaitOutcome.ValueType
+    """How the wait ended, for steps of kind "signal" and "callback"."""
+    resolved: _builtins.bool
+    """True for a step that was saved by ResolveStep."""
     @_builtins.property
     def output(self) -> _payload_pb2.Payload:
         """What the step returned; at most 64 KiB."""
@@ -55,10 +118,12 @@ class Step(_message.Message):
         output: _payload_pb2.Payload | None = ...,
         save_time: _timestamp_pb2.Timestamp | None = ...,
         attempt: _builtins.int = ...,
+        wait_outcome: Global___WaitOutcome.ValueType = ...,
+        resolved: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "save_time", b"save_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "key", b"key", "kind", b"kind", "output", b"output", "position", b"position", "save_time", b"save_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "key", b"key", "kind", b"kind", "output", b"output", "position", b"position", "resolved", b"resolved", "save_time", b"save_time", "wait_outcome", b"wait_outcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

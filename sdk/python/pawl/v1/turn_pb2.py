@@ -24,25 +24,27 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from pawl.v1 import failure_pb2 as pawl_dot_v1_dot_failure__pb2
+from pawl.v1 import operation_pb2 as pawl_dot_v1_dot_operation__pb2
 from pawl.v1 import payload_pb2 as pawl_dot_v1_dot_payload__pb2
+from pawl.v1 import signal_pb2 as pawl_dot_v1_dot_signal__pb2
 from pawl.v1 import step_pb2 as pawl_dot_v1_dot_step__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12pawl/v1/turn.proto\x12\x07pawl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15pawl/v1/failure.proto\x1a\x15pawl/v1/payload.proto\x1a\x12pawl/v1/step.proto\"\xa6\x02\n\x06Origin\x12\x18\n\x06\x63lient\x18\x01 \x01(\x0cH\x00R\x06\x63lient\x12\x42\n\x0c\x63ontinuation\x18\x02 \x01(\x0b\x32\x1c.pawl.v1.Origin.ContinuationH\x00R\x0c\x63ontinuation\x12\x33\n\x07redrive\x18\x03 \x01(\x0b\x32\x17.pawl.v1.Origin.RedriveH\x00R\x07redrive\x1a\x41\n\x0c\x43ontinuation\x12\x12\n\x04turn\x18\x01 \x01(\x03R\x04turn\x12\x1d\n\nmessage_id\x18\x02 \x01(\tR\tmessageId\x1a<\n\x07Redrive\x12\x12\n\x04turn\x18\x01 \x01(\x03R\x04turn\x12\x1d\n\nmessage_id\x18\x02 \x01(\tR\tmessageIdB\x08\n\x06source\"\x8c\x06\n\x04Turn\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12 \n\x0bincarnation\x18\x02 \x01(\x03R\x0bincarnation\x12\x12\n\x04turn\x18\x03 \x01(\x03R\x04turn\x12(\n\x05state\x18\x04 \x01(\x0e\x32\x12.pawl.v1.TurnStateR\x05state\x12\x1d\n\nmessage_id\x18\x05 \x01(\tR\tmessageId\x12*\n\x07message\x18\x06 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x07message\x12\'\n\x06origin\x18\x07 \x01(\x0b\x32\x0f.pawl.v1.OriginR\x06origin\x12\x18\n\x07\x61ttempt\x18\x08 \x01(\x05R\x07\x61ttempt\x12#\n\x05steps\x18\t \x03(\x0b\x32\r.pawl.v1.StepR\x05steps\x12\x1d\n\nstep_count\x18\n \x01(\x05R\tstepCount\x12&\n\x05reply\x18\x0b \x01(\x0b\x32\x10.pawl.v1.PayloadR\x05reply\x12\x33\n\x0clast_failure\x18\x0c \x01(\x0b\x32\x10.pawl.v1.FailureR\x0blastFailure\x12\x39\n\nadmit_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tadmitTime\x12;\n\x0b\x66inish_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nfinishTime\x12\x35\n\x08\x64ue_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x07\x64ueTime\x12\x18\n\x07trimmed\x18\x10 \x01(\x08R\x07trimmed\x12+\n\x11\x63ontinuation_turn\x18\x11 \x01(\x03R\x10\x63ontinuationTurn\x12;\n\x0b\x65xpire_time\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nexpireTime\x12!\n\x0cmax_attempts\x18\x13 \x01(\x05R\x0bmaxAttempts*\x95\x03\n\tTurnState\x12\x1a\n\x16TURN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11TURN_STATE_QUEUED\x10\x01\x12\x16\n\x12TURN_STATE_RUNNING\x10\x02\x12\x17\n\x13TURN_STATE_SLEEPING\x10\x03\x12\x16\n\x12TURN_STATE_WAITING\x10\x04\x12\x16\n\x12TURN_STATE_BACKOFF\x10\x05\x12\x17\n\x13TURN_STATE_DEFERRED\x10\x06\x12\x19\n\x15TURN_STATE_CANCELLING\x10\x07\x12\x18\n\x14TURN_STATE_UNCERTAIN\x10\x08\x12\x14\n\x10TURN_STATE_GATED\x10\t\x12\x15\n\x11TURN_STATE_FAILED\x10\n\x12\x18\n\x14TURN_STATE_COMPLETED\x10\x0b\x12\x18\n\x14TURN_STATE_CANCELLED\x10\x0c\x12\x16\n\x12TURN_STATE_SKIPPED\x10\r\x12\x15\n\x11TURN_STATE_PARKED\x10\x0e\x12\x16\n\x12TURN_STATE_EXPIRED\x10\x0f\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12pawl/v1/turn.proto\x12\x07pawl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15pawl/v1/failure.proto\x1a\x17pawl/v1/operation.proto\x1a\x15pawl/v1/payload.proto\x1a\x14pawl/v1/signal.proto\x1a\x12pawl/v1/step.proto\"\xa6\x02\n\x06Origin\x12\x18\n\x06\x63lient\x18\x01 \x01(\x0cH\x00R\x06\x63lient\x12\x42\n\x0c\x63ontinuation\x18\x02 \x01(\x0b\x32\x1c.pawl.v1.Origin.ContinuationH\x00R\x0c\x63ontinuation\x12\x33\n\x07redrive\x18\x03 \x01(\x0b\x32\x17.pawl.v1.Origin.RedriveH\x00R\x07redrive\x1a\x41\n\x0c\x43ontinuation\x12\x12\n\x04turn\x18\x01 \x01(\x03R\x04turn\x12\x1d\n\nmessage_id\x18\x02 \x01(\tR\tmessageId\x1a<\n\x07Redrive\x12\x12\n\x04turn\x18\x01 \x01(\x03R\x04turn\x12\x1d\n\nmessage_id\x18\x02 \x01(\tR\tmessageIdB\x08\n\x06source\"\x9a\x08\n\x04Turn\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12 \n\x0bincarnation\x18\x02 \x01(\x03R\x0bincarnation\x12\x12\n\x04turn\x18\x03 \x01(\x03R\x04turn\x12(\n\x05state\x18\x04 \x01(\x0e\x32\x12.pawl.v1.TurnStateR\x05state\x12\x1d\n\nmessage_id\x18\x05 \x01(\tR\tmessageId\x12*\n\x07message\x18\x06 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x07message\x12\'\n\x06origin\x18\x07 \x01(\x0b\x32\x0f.pawl.v1.OriginR\x06origin\x12\x18\n\x07\x61ttempt\x18\x08 \x01(\x05R\x07\x61ttempt\x12#\n\x05steps\x18\t \x03(\x0b\x32\r.pawl.v1.StepR\x05steps\x12\x1d\n\nstep_count\x18\n \x01(\x05R\tstepCount\x12&\n\x05reply\x18\x0b \x01(\x0b\x32\x10.pawl.v1.PayloadR\x05reply\x12\x33\n\x0clast_failure\x18\x0c \x01(\x0b\x32\x10.pawl.v1.FailureR\x0blastFailure\x12\x39\n\nadmit_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tadmitTime\x12;\n\x0b\x66inish_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nfinishTime\x12\x35\n\x08\x64ue_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x07\x64ueTime\x12\x18\n\x07trimmed\x18\x10 \x01(\x08R\x07trimmed\x12+\n\x11\x63ontinuation_turn\x18\x11 \x01(\x03R\x10\x63ontinuationTurn\x12;\n\x0b\x65xpire_time\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nexpireTime\x12!\n\x0cmax_attempts\x18\x13 \x01(\x05R\x0bmaxAttempts\x12\x30\n\toperation\x18\x14 \x01(\x0b\x32\x12.pawl.v1.OperationR\toperation\x12\'\n\x04wait\x18\x15 \x01(\x0b\x32\x13.pawl.v1.SignalWaitR\x04wait\x12)\n\x07signals\x18\x16 \x03(\x0b\x32\x0f.pawl.v1.SignalR\x07signals\x12\x41\n\x0etotal_deadline\x18\x17 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\rtotalDeadline\x12\x43\n\x0f\x63\x61ncel_deadline\x18\x18 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0e\x63\x61ncelDeadline*\x95\x03\n\tTurnState\x12\x1a\n\x16TURN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11TURN_STATE_QUEUED\x10\x01\x12\x16\n\x12TURN_STATE_RUNNING\x10\x02\x12\x17\n\x13TURN_STATE_SLEEPING\x10\x03\x12\x16\n\x12TURN_STATE_WAITING\x10\x04\x12\x16\n\x12TURN_STATE_BACKOFF\x10\x05\x12\x17\n\x13TURN_STATE_DEFERRED\x10\x06\x12\x19\n\x15TURN_STATE_CANCELLING\x10\x07\x12\x18\n\x14TURN_STATE_UNCERTAIN\x10\x08\x12\x14\n\x10TURN_STATE_GATED\x10\t\x12\x15\n\x11TURN_STATE_FAILED\x10\n\x12\x18\n\x14TURN_STATE_COMPLETED\x10\x0b\x12\x18\n\x14TURN_STATE_CANCELLED\x10\x0c\x12\x16\n\x12TURN_STATE_SKIPPED\x10\r\x12\x15\n\x11TURN_STATE_PARKED\x10\x0e\x12\x16\n\x12TURN_STATE_EXPIRED\x10\x0f\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pawl.v1.turn_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TURNSTATE']._serialized_start=1211
-  _globals['_TURNSTATE']._serialized_end=1616
-  _globals['_ORIGIN']._serialized_start=131
-  _globals['_ORIGIN']._serialized_end=425
-  _globals['_ORIGIN_CONTINUATION']._serialized_start=288
-  _globals['_ORIGIN_CONTINUATION']._serialized_end=353
-  _globals['_ORIGIN_REDRIVE']._serialized_start=355
-  _globals['_ORIGIN_REDRIVE']._serialized_end=415
-  _globals['_TURN']._serialized_start=428
-  _globals['_TURN']._serialized_end=1208
+  _globals['_TURNSTATE']._serialized_start=1528
+  _globals['_TURNSTATE']._serialized_end=1933
+  _globals['_ORIGIN']._serialized_start=178
+  _globals['_ORIGIN']._serialized_end=472
+  _globals['_ORIGIN_CONTINUATION']._serialized_start=335
+  _globals['_ORIGIN_CONTINUATION']._serialized_end=400
+  _globals['_ORIGIN_REDRIVE']._serialized_start=402
+  _globals['_ORIGIN_REDRIVE']._serialized_end=462
+  _globals['_TURN']._serialized_start=475
+  _globals['_TURN']._serialized_end=1525
 # @@protoc_insertion_point(module_scope)

@@ -10,7 +10,9 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from pawl.v1 import failure_pb2 as _failure_pb2
+from pawl.v1 import operation_pb2 as _operation_pb2
 from pawl.v1 import payload_pb2 as _payload_pb2
+from pawl.v1 import signal_pb2 as _signal_pb2
 from pawl.v1 import step_pb2 as _step_pb2
 import builtins as _builtins
 import sys
@@ -38,15 +40,17 @@ class _TurnStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TurnState.V
     TURN_STATE_SLEEPING: _TurnState.ValueType  # 3
     """Asleep until a time, asked for by its code; the handler goes on after it."""
     TURN_STATE_WAITING: _TurnState.ValueType  # 4
-    """Reserved: waiting for a signal."""
+    """Waiting for a signal or a callback, asked for by its code; the handler goes on after it."""
     TURN_STATE_BACKOFF: _TurnState.ValueType  # 5
     """An attempt failed; the next one starts after a delay."""
     TURN_STATE_DEFERRED: _TurnState.ValueType  # 6
     """Put off by its worker without using an attempt; the handler starts over after the delay."""
     TURN_STATE_CANCELLING: _TurnState.ValueType  # 7
-    """Reserved: asked to cancel, still running."""
+    """Asked to cancel, still leased: its worker may finish the step that runs. It ends CANCELLED."""
     TURN_STATE_UNCERTAIN: _TurnState.ValueType  # 8
-    """Reserved: a step that must not repeat may or may not have happened."""
+    """An attempt ended in a step that must not be repeated unseen, which may or may not have happened. Blocks the inbox until
+    ResolveStep or CancelTurn.
+    """
     TURN_STATE_GATED: _TurnState.ValueType  # 9
     """Reserved: held back by a gate."""
     TURN_STATE_FAILED: _TurnState.ValueType  # 10
@@ -74,15 +78,17 @@ TURN_STATE_RUNNING: TurnState.ValueType  # 2
 TURN_STATE_SLEEPING: TurnState.ValueType  # 3
 """Asleep until a time, asked for by its code; the handler goes on after it."""
 TURN_STATE_WAITING: TurnState.ValueType  # 4
-"""Reserved: waiting for a signal."""
+"""Waiting for a signal or a callback, asked for by its code; the handler goes on after it."""
 TURN_STATE_BACKOFF: TurnState.ValueType  # 5
 """An attempt failed; the next one starts after a delay."""
 TURN_STATE_DEFERRED: TurnState.ValueType  # 6
 """Put off by its worker without using an attempt; the handler starts over after the delay."""
 TURN_STATE_CANCELLING: TurnState.ValueType  # 7
-"""Reserved: asked to cancel, still running."""
+"""Asked to cancel, still leased: its worker may finish the step that runs. It ends CANCELLED."""
 TURN_STATE_UNCERTAIN: TurnState.ValueType  # 8
-"""Reserved: a step that must not repeat may or may not have happened."""
+"""An attempt ended in a step that must not be repeated unseen, which may or may not have happened. Blocks the inbox until
+ResolveStep or CancelTurn.
+"""
 TURN_STATE_GATED: TurnState.ValueType  # 9
 """Reserved: held back by a gate."""
 TURN_STATE_FAILED: TurnState.ValueType  # 10
@@ -208,6 +214,11 @@ class Turn(_message.Message):
     CONTINUATION_TURN_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    SIGNALS_FIELD_NUMBER: _builtins.int
+    TOTAL_DEADLINE_FIELD_NUMBER: _builtins.int
+    CANCEL_DEADLINE_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Instance the turn belongs to."""
     incarnation: _builtins.int
@@ -266,6 +277,28 @@ class Turn(_message.Message):
     def expire_time(self) -> _timestamp_pb2.Timestamp:
         """Engine time at which it ends EXPIRED unless an attempt has begun; unset for never."""
 
+    @_builtins.property
+    def operation(self) -> _operation_pb2.Operation:
+        """The step that runs, as far as its worker registered it; while the turn is retried or has failed, the last one of the
+        attempt before. Unset once that step is saved.
+        """
+
+    @_builtins.property
+    def wait(self) -> _signal_pb2.SignalWait:
+        """What the turn waits for; only while WAITING."""
+
+    @_builtins.property
+    def signals(self) -> _containers.RepeatedCompositeFieldContainer[_signal_pb2.Signal]:
+        """Signals received for the turn, in order of arrival. Left out once trimmed, and by ListTurns unless asked for."""
+
+    @_builtins.property
+    def total_deadline(self) -> _timestamp_pb2.Timestamp:
+        """Engine time at which it fails with TOTAL_DEADLINE unless it has finished; unset for never, and before it is at the head."""
+
+    @_builtins.property
+    def cancel_deadline(self) -> _timestamp_pb2.Timestamp:
+        """Engine time at which its lease ends although it may still run; only while CANCELLING."""
+
     def __init__(
         self,
         *,
@@ -288,10 +321,15 @@ class Turn(_message.Message):
         continuation_turn: _builtins.int = ...,
         expire_time: _timestamp_pb2.Timestamp | None = ...,
         max_attempts: _builtins.int = ...,
+        operation: _operation_pb2.Operation | None = ...,
+        wait: _signal_pb2.SignalWait | None = ...,
+        signals: _abc.Iterable[_signal_pb2.Signal] | None = ...,
+        total_deadline: _timestamp_pb2.Timestamp | None = ...,
+        cancel_deadline: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "due_time", b"due_time", "expire_time", b"expire_time", "finish_time", b"finish_time", "last_failure", b"last_failure", "message", b"message", "origin", b"origin", "reply", b"reply"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "cancel_deadline", b"cancel_deadline", "due_time", b"due_time", "expire_time", b"expire_time", "finish_time", b"finish_time", "last_failure", b"last_failure", "message", b"message", "operation", b"operation", "origin", b"origin", "reply", b"reply", "total_deadline", b"total_deadline", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "attempt", b"attempt", "continuation_turn", b"continuation_turn", "due_time", b"due_time", "expire_time", b"expire_time", "finish_time", b"finish_time", "incarnation", b"incarnation", "instance_id", b"instance_id", "last_failure", b"last_failure", "max_attempts", b"max_attempts", "message", b"message", "message_id", b"message_id", "origin", b"origin", "reply", b"reply", "state", b"state", "step_count", b"step_count", "steps", b"steps", "trimmed", b"trimmed", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "attempt", b"attempt", "cancel_deadline", b"cancel_deadline", "continuation_turn", b"continuation_turn", "due_time", b"due_time", "expire_time", b"expire_time", "finish_time", b"finish_time", "incarnation", b"incarnation", "instance_id", b"instance_id", "last_failure", b"last_failure", "max_attempts", b"max_attempts", "message", b"message", "message_id", b"message_id", "operation", b"operation", "origin", b"origin", "reply", b"reply", "signals", b"signals", "state", b"state", "step_count", b"step_count", "steps", b"steps", "total_deadline", b"total_deadline", "trimmed", b"trimmed", "turn", b"turn", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

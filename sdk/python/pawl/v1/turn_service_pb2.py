@@ -23,48 +23,72 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from pawl.v1 import failure_pb2 as pawl_dot_v1_dot_failure__pb2
+from pawl.v1 import message_service_pb2 as pawl_dot_v1_dot_message__service__pb2
+from pawl.v1 import payload_pb2 as pawl_dot_v1_dot_payload__pb2
+from pawl.v1 import signal_pb2 as pawl_dot_v1_dot_signal__pb2
 from pawl.v1 import turn_pb2 as pawl_dot_v1_dot_turn__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apawl/v1/turn_service.proto\x12\x07pawl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x12pawl/v1/turn.proto\"g\n\x0eGetTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12 \n\x0bincarnation\x18\x03 \x01(\x03R\x0bincarnation\"4\n\x0fGetTurnResponse\x12!\n\x04turn\x18\x01 \x01(\x0b\x32\r.pawl.v1.TurnR\x04turn\"\x9a\x01\n\x10ListTurnsRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1b\n\tpage_size\x18\x02 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x03 \x01(\tR\tpageToken\x12)\n\x10include_payloads\x18\x04 \x01(\x08R\x0fincludePayloads\"`\n\x11ListTurnsResponse\x12#\n\x05turns\x18\x01 \x03(\x0b\x32\r.pawl.v1.TurnR\x05turns\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xbc\x01\n\x10RetryTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12\x18\n\x07\x63omment\x18\x05 \x01(\tR\x07\x63omment\x12\x18\n\x07\x61ttempt\x18\x06 \x01(\x05R\x07\x61ttempt\"`\n\x11RetryTurnResponse\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x12.pawl.v1.TurnStateR\x05state\x12!\n\x0cmax_attempts\x18\x02 \x01(\x05R\x0bmaxAttempts\"\xbb\x01\n\x0fSkipTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12\x18\n\x07\x63omment\x18\x05 \x01(\tR\x07\x63omment\x12\x18\n\x07\x61ttempt\x18\x06 \x01(\x05R\x07\x61ttempt\"O\n\x10SkipTurnResponse\x12;\n\x0b\x66inish_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nfinishTime\"\xbb\x01\n\x0fParkTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12\x18\n\x07\x63omment\x18\x05 \x01(\tR\x07\x63omment\x12\x18\n\x07\x61ttempt\x18\x06 \x01(\x05R\x07\x61ttempt\"O\n\x10ParkTurnResponse\x12;\n\x0b\x66inish_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nfinishTime\"\xa3\x01\n\x11\x43\x61ncelTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12\x18\n\x07\x63omment\x18\x05 \x01(\tR\x07\x63omment\"\x88\x01\n\x12\x43\x61ncelTurnResponse\x12;\n\x0b\x66inish_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nfinishTime\x12\x35\n\x0c\x66ormer_state\x18\x02 \x01(\x0e\x32\x12.pawl.v1.TurnStateR\x0b\x66ormerState\"\xc0\x01\n\x14RedriveParkedRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12\x18\n\x07\x63omment\x18\x05 \x01(\tR\x07\x63omment\x12\x18\n\x07\x64iscard\x18\x06 \x01(\x08R\x07\x64iscard\"+\n\x15RedriveParkedResponse\x12\x12\n\x04turn\x18\x01 \x01(\x03R\x04turn\"\x95\x01\n\x11ListParkedRequest\x12#\n\rworkflow_type\x18\x01 \x01(\tR\x0cworkflowType\x12\x1f\n\x0binstance_id\x18\x02 \x01(\tR\ninstanceId\x12\x1b\n\tpage_size\x18\x03 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x04 \x01(\tR\tpageToken\"a\n\x12ListParkedResponse\x12#\n\x05turns\x18\x01 \x03(\x0b\x32\r.pawl.v1.TurnR\x05turns\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xb3\x04\n\x0bTurnService\x12<\n\x07GetTurn\x12\x17.pawl.v1.GetTurnRequest\x1a\x18.pawl.v1.GetTurnResponse\x12\x42\n\tListTurns\x12\x19.pawl.v1.ListTurnsRequest\x1a\x1a.pawl.v1.ListTurnsResponse\x12\x42\n\tRetryTurn\x12\x19.pawl.v1.RetryTurnRequest\x1a\x1a.pawl.v1.RetryTurnResponse\x12?\n\x08SkipTurn\x12\x18.pawl.v1.SkipTurnRequest\x1a\x19.pawl.v1.SkipTurnResponse\x12?\n\x08ParkTurn\x12\x18.pawl.v1.ParkTurnRequest\x1a\x19.pawl.v1.ParkTurnResponse\x12\x45\n\nCancelTurn\x12\x1a.pawl.v1.CancelTurnRequest\x1a\x1b.pawl.v1.CancelTurnResponse\x12\x45\n\nListParked\x12\x1a.pawl.v1.ListParkedRequest\x1a\x1b.pawl.v1.ListParkedResponse\x12N\n\rRedriveParked\x12\x1d.pawl.v1.RedriveParkedRequest\x1a\x1e.pawl.v1.RedriveParkedResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apawl/v1/turn_service.proto\x12\x07pawl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15pawl/v1/failure.proto\x1a\x1dpawl/v1/message_service.proto\x1a\x15pawl/v1/payload.proto\x1a\x14pawl/v1/signal.proto\x1a\x12pawl/v1/turn.proto\"g\n\x0eGetTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12 \n\x0bincarnation\x18\x03 \x01(\x03R\x0bincarnation\"4\n\x0fGetTurnResponse\x12!\n\x04turn\x18\x01 \x01(\x0b\x32\r.pawl.v1.TurnR\x04turn\"\x9a\x01\n\x10ListTurnsRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1b\n\tpage_size\x18\x02 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x03 \x01(\tR\tpageToken\x12)\n\x10include_payloads\x18\x04 \x01(\x08R\x0fincludePayloads\"`\n\x11ListTurnsResponse\x12#\n\x05turns\x18\x01 \x03(\x0b\x32\r.pawl.v1.TurnR\x05turns\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xbc\x01\n\x10RetryTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12\x18\n\x07\x63omment\x18\x05 \x01(\tR\x07\x63omment\x12\x18\n\x07\x61ttempt\x18\x06 \x01(\x05R\x07\x61ttempt\"`\n\x11RetryTurnResponse\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x12.pawl.v1.TurnStateR\x05state\x12!\n\x0cmax_attempts\x18\x02 \x01(\x05R\x0bmaxAttempts\"\xbb\x01\n\x0fSkipTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12\x18\n\x07\x63omment\x18\x05 \x01(\tR\x07\x63omment\x12\x18\n\x07\x61ttempt\x18\x06 \x01(\x05R\x07\x61ttempt\"O\n\x10SkipTurnResponse\x12;\n\x0b\x66inish_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nfinishTime\"\xbb\x01\n\x0fParkTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12\x18\n\x07\x63omment\x18\x05 \x01(\tR\x07\x63omment\x12\x18\n\x07\x61ttempt\x18\x06 \x01(\x05R\x07\x61ttempt\"O\n\x10ParkTurnResponse\x12;\n\x0b\x66inish_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nfinishTime\"\xb9\x01\n\x11\x43\x61ncelTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12\x18\n\x07\x63omment\x18\x05 \x01(\tR\x07\x63omment\x12\x14\n\x05\x66orce\x18\x06 \x01(\x08R\x05\x66orce\"\xf7\x01\n\x12\x43\x61ncelTurnResponse\x12;\n\x0b\x66inish_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nfinishTime\x12\x35\n\x0c\x66ormer_state\x18\x02 \x01(\x0e\x32\x12.pawl.v1.TurnStateR\x0b\x66ormerState\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x12.pawl.v1.TurnStateR\x05state\x12\x43\n\x0f\x63\x61ncel_deadline\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0e\x63\x61ncelDeadline\"\xab\x01\n\x17RedriveAllParkedRequest\x12#\n\rworkflow_type\x18\x01 \x01(\tR\x0cworkflowType\x12\x1f\n\x0binstance_id\x18\x02 \x01(\tR\ninstanceId\x12\x16\n\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n\x07\x64iscard\x18\x04 \x01(\x08R\x07\x64iscard\x12\x18\n\x07\x63omment\x18\x05 \x01(\tR\x07\x63omment\"\xc7\x01\n\x18RedriveAllParkedResponse\x12\x12\n\x04seen\x18\x01 \x01(\x03R\x04seen\x12\x1a\n\x08redriven\x18\x02 \x01(\x03R\x08redriven\x12\x18\n\x07skipped\x18\x03 \x01(\x03R\x07skipped\x12\x18\n\x07refused\x18\x04 \x01(\x03R\x07refused\x12\x33\n\x0clast_refusal\x18\x05 \x01(\x0b\x32\x10.pawl.v1.RefusalR\x0blastRefusal\x12\x12\n\x04\x64one\x18\x06 \x01(\x08R\x04\x64one\"\xef\x01\n\x11SignalTurnRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x1b\n\tsignal_id\x18\x03 \x01(\tR\x08signalId\x12\x12\n\x04name\x18\x04 \x01(\tR\x04name\x12&\n\x05value\x18\x05 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x05value\x12 \n\x0bincarnation\x18\x06 \x01(\x03R\x0bincarnation\x12*\n\x06sender\x18\x07 \x01(\x0b\x32\x12.pawl.v1.PrincipalR\x06sender\"\x80\x01\n\x12SignalTurnResponse\x12=\n\x0creceive_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0breceiveTime\x12+\n\x11\x63onsumed_position\x18\x02 \x01(\x05R\x10\x63onsumedPosition\"\xdf\x01\n\x15SignalInstanceRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x1b\n\tsignal_id\x18\x02 \x01(\tR\x08signalId\x12\x12\n\x04name\x18\x03 \x01(\tR\x04name\x12&\n\x05value\x18\x04 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x05value\x12 \n\x0bincarnation\x18\x05 \x01(\x03R\x0bincarnation\x12*\n\x06sender\x18\x06 \x01(\x0b\x32\x12.pawl.v1.PrincipalR\x06sender\"\x98\x01\n\x16SignalInstanceResponse\x12\x12\n\x04turn\x18\x01 \x01(\x03R\x04turn\x12=\n\x0creceive_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0breceiveTime\x12+\n\x11\x63onsumed_position\x18\x03 \x01(\x05R\x10\x63onsumedPosition\"\xbc\x01\n\x16ResolveCallbackRequest\x12\x14\n\x05token\x18\x01 \x01(\tR\x05token\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x10.pawl.v1.PayloadH\x00R\x05value\x12,\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x10.pawl.v1.FailureH\x00R\x07\x66\x61ilure\x12*\n\x06sender\x18\x04 \x01(\x0b\x32\x12.pawl.v1.PrincipalR\x06senderB\x08\n\x06result\"\x8d\x01\n\x17ResolveCallbackResponse\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12=\n\x0creceive_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0breceiveTime\"\xce\x02\n\x12ResolveStepRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x10\n\x03key\x18\x03 \x01(\tR\x03key\x12*\n\x06output\x18\x04 \x01(\x0b\x32\x10.pawl.v1.PayloadH\x00R\x06output\x12\x16\n\x05retry\x18\x05 \x01(\x08H\x00R\x05retry\x12,\n\x07\x66\x61ilure\x18\x06 \x01(\x0b\x32\x10.pawl.v1.FailureH\x00R\x07\x66\x61ilure\x12\x1d\n\nrequest_id\x18\x07 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x08 \x01(\x03R\x0bincarnation\x12\x18\n\x07\x63omment\x18\t \x01(\tR\x07\x63omment\x12\x18\n\x07\x61ttempt\x18\n \x01(\x05R\x07\x61ttemptB\n\n\x08\x64\x65\x63ision\"?\n\x13ResolveStepResponse\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x12.pawl.v1.TurnStateR\x05state\"\xc0\x01\n\x14RedriveParkedRequest\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x12\n\x04turn\x18\x02 \x01(\x03R\x04turn\x12\x1d\n\nrequest_id\x18\x03 \x01(\tR\trequestId\x12 \n\x0bincarnation\x18\x04 \x01(\x03R\x0bincarnation\x12\x18\n\x07\x63omment\x18\x05 \x01(\tR\x07\x63omment\x12\x18\n\x07\x64iscard\x18\x06 \x01(\x08R\x07\x64iscard\"+\n\x15RedriveParkedResponse\x12\x12\n\x04turn\x18\x01 \x01(\x03R\x04turn\"\x95\x01\n\x11ListParkedRequest\x12#\n\rworkflow_type\x18\x01 \x01(\tR\x0cworkflowType\x12\x1f\n\x0binstance_id\x18\x02 \x01(\tR\ninstanceId\x12\x1b\n\tpage_size\x18\x03 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x04 \x01(\tR\tpageToken\"a\n\x12ListParkedResponse\x12#\n\x05turns\x18\x01 \x03(\x0b\x32\r.pawl.v1.TurnR\x05turns\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xc8\x07\n\x0bTurnService\x12<\n\x07GetTurn\x12\x17.pawl.v1.GetTurnRequest\x1a\x18.pawl.v1.GetTurnResponse\x12\x42\n\tListTurns\x12\x19.pawl.v1.ListTurnsRequest\x1a\x1a.pawl.v1.ListTurnsResponse\x12\x42\n\tRetryTurn\x12\x19.pawl.v1.RetryTurnRequest\x1a\x1a.pawl.v1.RetryTurnResponse\x12?\n\x08SkipTurn\x12\x18.pawl.v1.SkipTurnRequest\x1a\x19.pawl.v1.SkipTurnResponse\x12?\n\x08ParkTurn\x12\x18.pawl.v1.ParkTurnRequest\x1a\x19.pawl.v1.ParkTurnResponse\x12\x45\n\nCancelTurn\x12\x1a.pawl.v1.CancelTurnRequest\x1a\x1b.pawl.v1.CancelTurnResponse\x12\x45\n\nListParked\x12\x1a.pawl.v1.ListParkedRequest\x1a\x1b.pawl.v1.ListParkedResponse\x12N\n\rRedriveParked\x12\x1d.pawl.v1.RedriveParkedRequest\x1a\x1e.pawl.v1.RedriveParkedResponse\x12Y\n\x10RedriveAllParked\x12 .pawl.v1.RedriveAllParkedRequest\x1a!.pawl.v1.RedriveAllParkedResponse0\x01\x12\x45\n\nSignalTurn\x12\x1a.pawl.v1.SignalTurnRequest\x1a\x1b.pawl.v1.SignalTurnResponse\x12Q\n\x0eSignalInstance\x12\x1e.pawl.v1.SignalInstanceRequest\x1a\x1f.pawl.v1.SignalInstanceResponse\x12T\n\x0fResolveCallback\x12\x1f.pawl.v1.ResolveCallbackRequest\x1a .pawl.v1.ResolveCallbackResponse\x12H\n\x0bResolveStep\x12\x1b.pawl.v1.ResolveStepRequest\x1a\x1c.pawl.v1.ResolveStepResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pawl.v1.turn_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETTURNREQUEST']._serialized_start=92
-  _globals['_GETTURNREQUEST']._serialized_end=195
-  _globals['_GETTURNRESPONSE']._serialized_start=197
-  _globals['_GETTURNRESPONSE']._serialized_end=249
-  _globals['_LISTTURNSREQUEST']._serialized_start=252
-  _globals['_LISTTURNSREQUEST']._serialized_end=406
-  _globals['_LISTTURNSRESPONSE']._serialized_start=408
-  _globals['_LISTTURNSRESPONSE']._serialized_end=504
-  _globals['_RETRYTURNREQUEST']._serialized_start=507
-  _globals['_RETRYTURNREQUEST']._serialized_end=695
-  _globals['_RETRYTURNRESPONSE']._serialized_start=697
-  _globals['_RETRYTURNRESPONSE']._serialized_end=793
-  _globals['_SKIPTURNREQUEST']._serialized_start=796
-  _globals['_SKIPTURNREQUEST']._serialized_end=983
-  _globals['_SKIPTURNRESPONSE']._serialized_start=985
-  _globals['_SKIPTURNRESPONSE']._serialized_end=1064
-  _globals['_PARKTURNREQUEST']._serialized_start=1067
-  _globals['_PARKTURNREQUEST']._serialized_end=1254
-  _globals['_PARKTURNRESPONSE']._serialized_start=1256
-  _globals['_PARKTURNRESPONSE']._serialized_end=1335
-  _globals['_CANCELTURNREQUEST']._serialized_start=1338
-  _globals['_CANCELTURNREQUEST']._serialized_end=1501
-  _globals['_CANCELTURNRESPONSE']._serialized_start=1504
-  _globals['_CANCELTURNRESPONSE']._serialized_end=1640
-  _globals['_REDRIVEPARKEDREQUEST']._serialized_start=1643
-  _globals['_REDRIVEPARKEDREQUEST']._serialized_end=1835
-  _globals['_REDRIVEPARKEDRESPONSE']._serialized_start=1837
-  _globals['_REDRIVEPARKEDRESPONSE']._serialized_end=1880
-  _globals['_LISTPARKEDREQUEST']._serialized_start=1883
-  _globals['_LISTPARKEDREQUEST']._serialized_end=2032
-  _globals['_LISTPARKEDRESPONSE']._serialized_start=2034
-  _globals['_LISTPARKEDRESPONSE']._serialized_end=2131
-  _globals['_TURNSERVICE']._serialized_start=2134
-  _globals['_TURNSERVICE']._serialized_end=2697
+  _globals['_GETTURNREQUEST']._serialized_start=191
+  _globals['_GETTURNREQUEST']._serialized_end=294
+  _globals['_GETTURNRESPONSE']._serialized_start=296
+  _globals['_GETTURNRESPONSE']._serialized_end=348
+  _globals['_LISTTURNSREQUEST']._serialized_start=351
+  _globals['_LISTTURNSREQUEST']._serialized_end=505
+  _globals['_LISTTURNSRESPONSE']._serialized_start=507
+  _globals['_LISTTURNSRESPONSE']._serialized_end=603
+  _globals['_RETRYTURNREQUEST']._serialized_start=606
+  _globals['_RETRYTURNREQUEST']._serialized_end=794
+  _globals['_RETRYTURNRESPONSE']._serialized_start=796
+  _globals['_RETRYTURNRESPONSE']._serialized_end=892
+  _globals['_SKIPTURNREQUEST']._serialized_start=895
+  _globals['_SKIPTURNREQUEST']._serialized_end=1082
+  _globals['_SKIPTURNRESPONSE']._serialized_start=1084
+  _globals['_SKIPTURNRESPONSE']._serialized_end=1163
+  _globals['_PARKTURNREQUEST']._serialized_start=1166
+  _globals['_PARKTURNREQUEST']._serialized_end=1353
+  _globals['_PARKTURNRESPONSE']._serialized_start=1355
+  _globals['_PARKTURNRESPONSE']._serialized_end=1434
+  _globals['_CANCELTURNREQUEST']._serialized_start=1437
+  _globals['_CANCELTURNREQUEST']._serialized_end=1622
+  _globals['_CANCELTURNRESPONSE']._serialized_start=1625
+  _globals['_CANCELTURNRESPONSE']._serialized_end=1872
+  _globals['_REDRIVEALLPARKEDREQUEST']._serialized_start=1875
+  _globals['_REDRIVEALLPARKEDREQUEST']._serialized_end=2046
+  _globals['_REDRIVEALLPARKEDRESPONSE']._serialized_start=2049
+  _globals['_REDRIVEALLPARKEDRESPONSE']._serialized_end=2248
+  _globals['_SIGNALTURNREQUEST']._serialized_start=2251
+  _globals['_SIGNALTURNREQUEST']._serialized_end=2490
+  _globals['_SIGNALTURNRESPONSE']._serialized_start=2493
+  _globals['_SIGNALTURNRESPONSE']._serialized_end=2621
+  _globals['_SIGNALINSTANCEREQUEST']._serialized_start=2624
+  _globals['_SIGNALINSTANCEREQUEST']._serialized_end=2847
+  _globals['_SIGNALINSTANCERESPONSE']._serialized_start=2850
+  _globals['_SIGNALINSTANCERESPONSE']._serialized_end=3002
+  _globals['_RESOLVECALLBACKREQUEST']._serialized_start=3005
+  _globals['_RESOLVECALLBACKREQUEST']._serialized_end=3193
+  _globals['_RESOLVECALLBACKRESPONSE']._serialized_start=3196
+  _globals['_RESOLVECALLBACKRESPONSE']._serialized_end=3337
+  _globals['_RESOLVESTEPREQUEST']._serialized_start=3340
+  _globals['_RESOLVESTEPREQUEST']._serialized_end=3674
+  _globals['_RESOLVESTEPRESPONSE']._serialized_start=3676
+  _globals['_RESOLVESTEPRESPONSE']._serialized_end=3739
+  _globals['_REDRIVEPARKEDREQUEST']._serialized_start=3742
+  _globals['_REDRIVEPARKEDREQUEST']._serialized_end=3934
+  _globals['_REDRIVEPARKEDRESPONSE']._serialized_start=3936
+  _globals['_REDRIVEPARKEDRESPONSE']._serialized_end=3979
+  _globals['_LISTPARKEDREQUEST']._serialized_start=3982
+  _globals['_LISTPARKEDREQUEST']._serialized_end=4131
+  _globals['_LISTPARKEDRESPONSE']._serialized_start=4133
+  _globals['_LISTPARKEDRESPONSE']._serialized_end=4230
+  _globals['_TURNSERVICE']._serialized_start=4233
+  _globals['_TURNSERVICE']._serialized_end=5201
 # @@protoc_insertion_point(module_scope)

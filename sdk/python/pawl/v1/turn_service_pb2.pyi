@@ -8,6 +8,10 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from pawl.v1 import failure_pb2 as _failure_pb2
+from pawl.v1 import message_service_pb2 as _message_service_pb2
+from pawl.v1 import payload_pb2 as _payload_pb2
+from pawl.v1 import signal_pb2 as _signal_pb2
 from pawl.v1 import turn_pb2 as _turn_pb2
 import builtins as _builtins
 import sys
@@ -353,6 +357,7 @@ class CancelTurnRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Instance of the turn."""
     turn: _builtins.int
@@ -363,6 +368,8 @@ class CancelTurnRequest(_message.Message):
     """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
     comment: _builtins.str
     """Free text for the ledger, at most 256 bytes."""
+    force: _builtins.bool
+    """Ends the lease of a turn that runs at once, without waiting for its worker."""
     def __init__(
         self,
         *,
@@ -371,10 +378,11 @@ class CancelTurnRequest(_message.Message):
         request_id: _builtins.str = ...,
         incarnation: _builtins.int = ...,
         comment: _builtins.str = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "incarnation", b"incarnation", "instance_id", b"instance_id", "request_id", b"request_id", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "force", b"force", "incarnation", b"incarnation", "instance_id", b"instance_id", "request_id", b"request_id", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -388,25 +396,433 @@ class CancelTurnResponse(_message.Message):
 
     FINISH_TIME_FIELD_NUMBER: _builtins.int
     FORMER_STATE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    CANCEL_DEADLINE_FIELD_NUMBER: _builtins.int
     former_state: _turn_pb2.TurnState.ValueType
     """State that the turn was in before."""
+    state: _turn_pb2.TurnState.ValueType
+    """CANCELLED, or CANCELLING."""
     @_builtins.property
     def finish_time(self) -> _timestamp_pb2.Timestamp:
-        """Engine time at which the turn finished."""
+        """Engine time at which the turn finished; unset if it is CANCELLING."""
+
+    @_builtins.property
+    def cancel_deadline(self) -> _timestamp_pb2.Timestamp:
+        """Engine time at which the lease ends whatever the worker does; only if it is CANCELLING."""
 
     def __init__(
         self,
         *,
         finish_time: _timestamp_pb2.Timestamp | None = ...,
         former_state: _turn_pb2.TurnState.ValueType = ...,
+        state: _turn_pb2.TurnState.ValueType = ...,
+        cancel_deadline: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finish_time", b"finish_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_deadline", b"cancel_deadline", "finish_time", b"finish_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_time", b"finish_time", "former_state", b"former_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_deadline", b"cancel_deadline", "finish_time", b"finish_time", "former_state", b"former_state", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelTurnResponse: _TypeAlias = CancelTurnResponse  # noqa: Y015
+
+@_typing.final
+class RedriveAllParkedRequest(_message.Message):
+    """Request of RedriveAllParked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_TYPE_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DISCARD_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    workflow_type: _builtins.str
+    """Type whose parked turns are redriven; required."""
+    instance_id: _builtins.str
+    """Only this instance; empty for all of the type."""
+    reason: _builtins.str
+    """Only turns whose last failure has this reason; empty for any."""
+    discard: _builtins.bool
+    """Drops the kept messages instead of sending them again."""
+    comment: _builtins.str
+    """Free text for the ledger, at most 256 bytes."""
+    def __init__(
+        self,
+        *,
+        workflow_type: _builtins.str = ...,
+        instance_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        discard: _builtins.bool = ...,
+        comment: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "discard", b"discard", "instance_id", b"instance_id", "reason", b"reason", "workflow_type", b"workflow_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedriveAllParkedRequest: _TypeAlias = RedriveAllParkedRequest  # noqa: Y015
+
+@_typing.final
+class RedriveAllParkedResponse(_message.Message):
+    """How far RedriveAllParked has come. All numbers are totals of the call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEEN_FIELD_NUMBER: _builtins.int
+    REDRIVEN_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    LAST_REFUSAL_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    seen: _builtins.int
+    """Parked turns looked at."""
+    redriven: _builtins.int
+    """Turns redriven or discarded."""
+    skipped: _builtins.int
+    """Turns that the filter left out."""
+    refused: _builtins.int
+    """Turns that could not be redriven now."""
+    done: _builtins.bool
+    """True in the last response."""
+    @_builtins.property
+    def last_refusal(self) -> _message_service_pb2.Refusal:
+        """Why the last of them was refused; unset if none was."""
+
+    def __init__(
+        self,
+        *,
+        seen: _builtins.int = ...,
+        redriven: _builtins.int = ...,
+        skipped: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        last_refusal: _message_service_pb2.Refusal | None = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_refusal", b"last_refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "last_refusal", b"last_refusal", "redriven", b"redriven", "refused", b"refused", "seen", b"seen", "skipped", b"skipped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedriveAllParkedResponse: _TypeAlias = RedriveAllParkedResponse  # noqa: Y015
+
+@_typing.final
+class SignalTurnRequest(_message.Message):
+    """Request of SignalTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    SIGNAL_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance of the turn."""
+    turn: _builtins.int
+    """Number of the turn, from 1."""
+    signal_id: _builtins.str
+    """Idempotency id of the signal, `[A-Za-z0-9_.-]{1,128}`, unique in the turn; required."""
+    name: _builtins.str
+    """Name that the turn waits for, `[A-Za-z0-9_.-]{1,128}`."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
+    @_builtins.property
+    def value(self) -> _payload_pb2.Payload:
+        """What to send, at most 32 KiB; unset means an empty payload, which is received all the same."""
+
+    @_builtins.property
+    def sender(self) -> _signal_pb2.Principal:
+        """Who signals; recorded as stated."""
+
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        signal_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        value: _payload_pb2.Payload | None = ...,
+        incarnation: _builtins.int = ...,
+        sender: _signal_pb2.Principal | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sender", b"sender", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "instance_id", b"instance_id", "name", b"name", "sender", b"sender", "signal_id", b"signal_id", "turn", b"turn", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalTurnRequest: _TypeAlias = SignalTurnRequest  # noqa: Y015
+
+@_typing.final
+class SignalTurnResponse(_message.Message):
+    """Response of SignalTurn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIVE_TIME_FIELD_NUMBER: _builtins.int
+    CONSUMED_POSITION_FIELD_NUMBER: _builtins.int
+    consumed_position: _builtins.int
+    """Place of the step that consumed it, from 1; 0 if it was buffered. As of the first execution."""
+    @_builtins.property
+    def receive_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time of receipt."""
+
+    def __init__(
+        self,
+        *,
+        receive_time: _timestamp_pb2.Timestamp | None = ...,
+        consumed_position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receive_time", b"receive_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumed_position", b"consumed_position", "receive_time", b"receive_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalTurnResponse: _TypeAlias = SignalTurnResponse  # noqa: Y015
+
+@_typing.final
+class SignalInstanceRequest(_message.Message):
+    """Request of SignalInstance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    SIGNAL_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance to signal."""
+    signal_id: _builtins.str
+    """Idempotency id of the signal, `[A-Za-z0-9_.-]{1,128}`, unique in the instance; required."""
+    name: _builtins.str
+    """Name that the turn waits for, `[A-Za-z0-9_.-]{1,128}`."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
+    @_builtins.property
+    def value(self) -> _payload_pb2.Payload:
+        """What to send, at most 32 KiB; unset means an empty payload, which is received all the same."""
+
+    @_builtins.property
+    def sender(self) -> _signal_pb2.Principal:
+        """Who signals; recorded as stated."""
+
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        signal_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        value: _payload_pb2.Payload | None = ...,
+        incarnation: _builtins.int = ...,
+        sender: _signal_pb2.Principal | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sender", b"sender", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "instance_id", b"instance_id", "name", b"name", "sender", b"sender", "signal_id", b"signal_id", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalInstanceRequest: _TypeAlias = SignalInstanceRequest  # noqa: Y015
+
+@_typing.final
+class SignalInstanceResponse(_message.Message):
+    """Response of SignalInstance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    RECEIVE_TIME_FIELD_NUMBER: _builtins.int
+    CONSUMED_POSITION_FIELD_NUMBER: _builtins.int
+    turn: _builtins.int
+    """Turn that got it; one above the newest if the inbox was empty."""
+    consumed_position: _builtins.int
+    """Place of the step that consumed it, from 1; 0 if it was buffered. As of the first execution."""
+    @_builtins.property
+    def receive_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time of receipt."""
+
+    def __init__(
+        self,
+        *,
+        turn: _builtins.int = ...,
+        receive_time: _timestamp_pb2.Timestamp | None = ...,
+        consumed_position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receive_time", b"receive_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumed_position", b"consumed_position", "receive_time", b"receive_time", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalInstanceResponse: _TypeAlias = SignalInstanceResponse  # noqa: Y015
+
+@_typing.final
+class ResolveCallbackRequest(_message.Message):
+    """Request of ResolveCallback."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """The token, as the code of the turn handed it out."""
+    @_builtins.property
+    def value(self) -> _payload_pb2.Payload:
+        """What the callback gives, at most 32 KiB."""
+
+    @_builtins.property
+    def failure(self) -> _failure_pb2.Failure:
+        """Why there is no value, at most 8 KiB as in FailTurn. The wait raises it."""
+
+    @_builtins.property
+    def sender(self) -> _signal_pb2.Principal:
+        """Who answers; recorded as stated."""
+
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        value: _payload_pb2.Payload | None = ...,
+        failure: _failure_pb2.Failure | None = ...,
+        sender: _signal_pb2.Principal | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "result", b"result", "sender", b"sender", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "result", b"result", "sender", b"sender", "token", b"token", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["value", "failure"]  # noqa: Y015
+    _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
+
+Global___ResolveCallbackRequest: _TypeAlias = ResolveCallbackRequest  # noqa: Y015
+
+@_typing.final
+class ResolveCallbackResponse(_message.Message):
+    """Response of ResolveCallback."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    RECEIVE_TIME_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance whose turn got it."""
+    turn: _builtins.int
+    """The turn."""
+    @_builtins.property
+    def receive_time(self) -> _timestamp_pb2.Timestamp:
+        """Engine time of receipt."""
+
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        receive_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receive_time", b"receive_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "receive_time", b"receive_time", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveCallbackResponse: _TypeAlias = ResolveCallbackResponse  # noqa: Y015
+
+@_typing.final
+class ResolveStepRequest(_message.Message):
+    """Request of ResolveStep."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """Instance of the turn."""
+    turn: _builtins.int
+    """Number of the turn, from 1."""
+    key: _builtins.str
+    """Key of the step; a guard against deciding about another one. Required."""
+    retry: _builtins.bool
+    """It did not happen, or may happen again: run it. Grants another round of attempts if none was left."""
+    request_id: _builtins.str
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
+    comment: _builtins.str
+    """Free text for the ledger, at most 256 bytes."""
+    attempt: _builtins.int
+    """If above 0, the call fails with WRONG_STATE unless this is the turn's last attempt."""
+    @_builtins.property
+    def output(self) -> _payload_pb2.Payload:
+        """It happened: save this as its output, at most 64 KiB."""
+
+    @_builtins.property
+    def failure(self) -> _failure_pb2.Failure:
+        """The turn fails for good with this failure; attempt and time are set by the server."""
+
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+        key: _builtins.str = ...,
+        output: _payload_pb2.Payload | None = ...,
+        retry: _builtins.bool = ...,
+        failure: _failure_pb2.Failure | None = ...,
+        request_id: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        comment: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "failure", b"failure", "output", b"output", "retry", b"retry"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "comment", b"comment", "decision", b"decision", "failure", b"failure", "incarnation", b"incarnation", "instance_id", b"instance_id", "key", b"key", "output", b"output", "request_id", b"request_id", "retry", b"retry", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_decision: _TypeAlias = _typing.Literal["output", "retry", "failure"]  # noqa: Y015
+    _WhichOneofArgType_decision: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_decision) -> _WhichOneofReturnType_decision | None: ...
+
+Global___ResolveStepRequest: _TypeAlias = ResolveStepRequest  # noqa: Y015
+
+@_typing.final
+class ResolveStepResponse(_message.Message):
+    """Response of ResolveStep."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    state: _turn_pb2.TurnState.ValueType
+    """State of the turn now: QUEUED, or as the exhaustion policy says."""
+    def __init__(
+        self,
+        *,
+        state: _turn_pb2.TurnState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveStepResponse: _TypeAlias = ResolveStepResponse  # noqa: Y015
 
 @_typing.final
 class RedriveParkedRequest(_message.Message):

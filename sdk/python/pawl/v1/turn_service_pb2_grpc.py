@@ -75,6 +75,31 @@ class TurnServiceStub:
                 request_serializer=pawl_dot_v1_dot_turn__service__pb2.RedriveParkedRequest.SerializeToString,
                 response_deserializer=pawl_dot_v1_dot_turn__service__pb2.RedriveParkedResponse.FromString,
                 _registered_method=True)
+        self.RedriveAllParked = channel.unary_stream(
+                '/pawl.v1.TurnService/RedriveAllParked',
+                request_serializer=pawl_dot_v1_dot_turn__service__pb2.RedriveAllParkedRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_turn__service__pb2.RedriveAllParkedResponse.FromString,
+                _registered_method=True)
+        self.SignalTurn = channel.unary_unary(
+                '/pawl.v1.TurnService/SignalTurn',
+                request_serializer=pawl_dot_v1_dot_turn__service__pb2.SignalTurnRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_turn__service__pb2.SignalTurnResponse.FromString,
+                _registered_method=True)
+        self.SignalInstance = channel.unary_unary(
+                '/pawl.v1.TurnService/SignalInstance',
+                request_serializer=pawl_dot_v1_dot_turn__service__pb2.SignalInstanceRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_turn__service__pb2.SignalInstanceResponse.FromString,
+                _registered_method=True)
+        self.ResolveCallback = channel.unary_unary(
+                '/pawl.v1.TurnService/ResolveCallback',
+                request_serializer=pawl_dot_v1_dot_turn__service__pb2.ResolveCallbackRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_turn__service__pb2.ResolveCallbackResponse.FromString,
+                _registered_method=True)
+        self.ResolveStep = channel.unary_unary(
+                '/pawl.v1.TurnService/ResolveStep',
+                request_serializer=pawl_dot_v1_dot_turn__service__pb2.ResolveStepRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_turn__service__pb2.ResolveStepResponse.FromString,
+                _registered_method=True)
 
 
 class TurnServiceServicer:
@@ -122,9 +147,12 @@ class TurnServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelTurn(self, request, context):
-        """Ends an unfinished turn as CANCELLED; the instance keeps its state. A turn that runs loses its lease at once, and its
-        worker is told; what its code does outside meanwhile can overlap with the next turn. A queued turn stays in place and
-        is passed over. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is finished).
+        """Cancels an unfinished turn; the instance keeps its state. A turn that runs becomes CANCELLING, and its worker is told at
+        once: it may finish the step that runs, starts no other, and gives the turn up, which ends it as CANCELLED. After the
+        grace, or at once with `force`, the lease ends without the worker; what its code does outside meanwhile can overlap with
+        the next turn. Every other turn ends CANCELLED at once; a queued one stays in place and is passed over. Cancelling a
+        CANCELLING turn again changes nothing but what `force` says. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is
+        finished).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,6 +170,53 @@ class TurnServiceServicer:
         """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
         `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
         redriven before) or LIMIT_EXCEEDED (`pending_messages`).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedriveAllParked(self, request, context):
+        """Redrives, or discards, all parked turns of a type that a filter matches, some at a time, and says how far it has come after
+        each page and at the end. A turn that can't be redriven now (`pending_messages`) is counted as refused and stays. The
+        end of the call ends it; what was done stays done, so it can be called again. Fails with INVALID_FIELD.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SignalTurn(self, request, context):
+        """Sends a signal to one turn, which gets it when its code waits for that name; early ones are buffered, also while it is
+        queued, paused or failed. Never goes to another turn. The oldest unconsumed signal of a name is consumed first; one that is
+        received at or after the deadline of a wait stays buffered for a later wait. A repeat of the same `signal_id` gets the
+        first answer as long as the turn's receipt is kept. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is finished),
+        BODY_CONFLICT (the id was used with another name or value) or LIMIT_EXCEEDED (`signals_per_turn`, `signal_bytes`,
+        `turn_bytes`).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SignalInstance(self, request, context):
+        """Sends a signal to the unfinished turn at the head of the inbox or, if the inbox is empty, to the next turn that is admitted.
+        A repeat of the same `signal_id` goes where the first went. Fails as SignalTurn.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResolveCallback(self, request, context):
+        """Gives a callback its result, by the token that the turn's code handed out (`LeasedTurn.callback_base`). Only the first
+        result counts; a repeat of it gets the first answer, another one fails with BODY_CONFLICT. Fails with INVALID_FIELD (not a
+        token), NOT_FOUND, PRUNED, WRONG_STATE (the turn is finished) or LIMIT_EXCEEDED (`signals_per_turn`, `signal_bytes`,
+        `turn_bytes`).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResolveStep(self, request, context):
+        """Decides about the step of an UNCERTAIN turn. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not UNCERTAIN,
+        `attempt` is not its last one, or the step has another key) or LIMIT_EXCEEDED as a checkpoint.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,6 +264,31 @@ def add_TurnServiceServicer_to_server(servicer, server):
                     servicer.RedriveParked,
                     request_deserializer=pawl_dot_v1_dot_turn__service__pb2.RedriveParkedRequest.FromString,
                     response_serializer=pawl_dot_v1_dot_turn__service__pb2.RedriveParkedResponse.SerializeToString,
+            ),
+            'RedriveAllParked': grpc.unary_stream_rpc_method_handler(
+                    servicer.RedriveAllParked,
+                    request_deserializer=pawl_dot_v1_dot_turn__service__pb2.RedriveAllParkedRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_turn__service__pb2.RedriveAllParkedResponse.SerializeToString,
+            ),
+            'SignalTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.SignalTurn,
+                    request_deserializer=pawl_dot_v1_dot_turn__service__pb2.SignalTurnRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_turn__service__pb2.SignalTurnResponse.SerializeToString,
+            ),
+            'SignalInstance': grpc.unary_unary_rpc_method_handler(
+                    servicer.SignalInstance,
+                    request_deserializer=pawl_dot_v1_dot_turn__service__pb2.SignalInstanceRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_turn__service__pb2.SignalInstanceResponse.SerializeToString,
+            ),
+            'ResolveCallback': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveCallback,
+                    request_deserializer=pawl_dot_v1_dot_turn__service__pb2.ResolveCallbackRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_turn__service__pb2.ResolveCallbackResponse.SerializeToString,
+            ),
+            'ResolveStep': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveStep,
+                    request_deserializer=pawl_dot_v1_dot_turn__service__pb2.ResolveStepRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_turn__service__pb2.ResolveStepResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -408,6 +508,141 @@ class TurnService:
             '/pawl.v1.TurnService/RedriveParked',
             pawl_dot_v1_dot_turn__service__pb2.RedriveParkedRequest.SerializeToString,
             pawl_dot_v1_dot_turn__service__pb2.RedriveParkedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedriveAllParked(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pawl.v1.TurnService/RedriveAllParked',
+            pawl_dot_v1_dot_turn__service__pb2.RedriveAllParkedRequest.SerializeToString,
+            pawl_dot_v1_dot_turn__service__pb2.RedriveAllParkedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SignalTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.TurnService/SignalTurn',
+            pawl_dot_v1_dot_turn__service__pb2.SignalTurnRequest.SerializeToString,
+            pawl_dot_v1_dot_turn__service__pb2.SignalTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SignalInstance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.TurnService/SignalInstance',
+            pawl_dot_v1_dot_turn__service__pb2.SignalInstanceRequest.SerializeToString,
+            pawl_dot_v1_dot_turn__service__pb2.SignalInstanceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveCallback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.TurnService/ResolveCallback',
+            pawl_dot_v1_dot_turn__service__pb2.ResolveCallbackRequest.SerializeToString,
+            pawl_dot_v1_dot_turn__service__pb2.ResolveCallbackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveStep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.TurnService/ResolveStep',
+            pawl_dot_v1_dot_turn__service__pb2.ResolveStepRequest.SerializeToString,
+            pawl_dot_v1_dot_turn__service__pb2.ResolveStepResponse.FromString,
             options,
             channel_credentials,
             insecure,

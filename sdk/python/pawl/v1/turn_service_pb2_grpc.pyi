@@ -53,9 +53,12 @@ class TurnServiceStub:
     Fails as RetryTurn, and with LIMIT_EXCEEDED (`parked_turns`).
     """
     CancelTurn: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.CancelTurnRequest, _turn_service_pb2.CancelTurnResponse]
-    """Ends an unfinished turn as CANCELLED; the instance keeps its state. A turn that runs loses its lease at once, and its
-    worker is told; what its code does outside meanwhile can overlap with the next turn. A queued turn stays in place and
-    is passed over. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is finished).
+    """Cancels an unfinished turn; the instance keeps its state. A turn that runs becomes CANCELLING, and its worker is told at
+    once: it may finish the step that runs, starts no other, and gives the turn up, which ends it as CANCELLED. After the
+    grace, or at once with `force`, the lease ends without the worker; what its code does outside meanwhile can overlap with
+    the next turn. Every other turn ends CANCELLED at once; a queued one stays in place and is passed over. Cancelling a
+    CANCELLING turn again changes nothing but what `force` says. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is
+    finished).
     """
     ListParked: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.ListParkedRequest, _turn_service_pb2.ListParkedResponse]
     """Lists parked turns of a type by instance id and turn number. A turn that is parked during the whole listing is
@@ -65,6 +68,33 @@ class TurnServiceStub:
     """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
     `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
     redriven before) or LIMIT_EXCEEDED (`pending_messages`).
+    """
+    RedriveAllParked: _grpc.UnaryStreamMultiCallable[_turn_service_pb2.RedriveAllParkedRequest, _turn_service_pb2.RedriveAllParkedResponse]
+    """Redrives, or discards, all parked turns of a type that a filter matches, some at a time, and says how far it has come after
+    each page and at the end. A turn that can't be redriven now (`pending_messages`) is counted as refused and stays. The
+    end of the call ends it; what was done stays done, so it can be called again. Fails with INVALID_FIELD.
+    """
+    SignalTurn: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.SignalTurnRequest, _turn_service_pb2.SignalTurnResponse]
+    """Sends a signal to one turn, which gets it when its code waits for that name; early ones are buffered, also while it is
+    queued, paused or failed. Never goes to another turn. The oldest unconsumed signal of a name is consumed first; one that is
+    received at or after the deadline of a wait stays buffered for a later wait. A repeat of the same `signal_id` gets the
+    first answer as long as the turn's receipt is kept. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is finished),
+    BODY_CONFLICT (the id was used with another name or value) or LIMIT_EXCEEDED (`signals_per_turn`, `signal_bytes`,
+    `turn_bytes`).
+    """
+    SignalInstance: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.SignalInstanceRequest, _turn_service_pb2.SignalInstanceResponse]
+    """Sends a signal to the unfinished turn at the head of the inbox or, if the inbox is empty, to the next turn that is admitted.
+    A repeat of the same `signal_id` goes where the first went. Fails as SignalTurn.
+    """
+    ResolveCallback: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.ResolveCallbackRequest, _turn_service_pb2.ResolveCallbackResponse]
+    """Gives a callback its result, by the token that the turn's code handed out (`LeasedTurn.callback_base`). Only the first
+    result counts; a repeat of it gets the first answer, another one fails with BODY_CONFLICT. Fails with INVALID_FIELD (not a
+    token), NOT_FOUND, PRUNED, WRONG_STATE (the turn is finished) or LIMIT_EXCEEDED (`signals_per_turn`, `signal_bytes`,
+    `turn_bytes`).
+    """
+    ResolveStep: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.ResolveStepRequest, _turn_service_pb2.ResolveStepResponse]
+    """Decides about the step of an UNCERTAIN turn. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not UNCERTAIN,
+    `attempt` is not its last one, or the step has another key) or LIMIT_EXCEEDED as a checkpoint.
     """
 
 @_typing.type_check_only
@@ -92,9 +122,12 @@ class TurnServiceAsyncStub(TurnServiceStub):
     Fails as RetryTurn, and with LIMIT_EXCEEDED (`parked_turns`).
     """
     CancelTurn: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.CancelTurnRequest, _turn_service_pb2.CancelTurnResponse]  # type: ignore[assignment]
-    """Ends an unfinished turn as CANCELLED; the instance keeps its state. A turn that runs loses its lease at once, and its
-    worker is told; what its code does outside meanwhile can overlap with the next turn. A queued turn stays in place and
-    is passed over. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is finished).
+    """Cancels an unfinished turn; the instance keeps its state. A turn that runs becomes CANCELLING, and its worker is told at
+    once: it may finish the step that runs, starts no other, and gives the turn up, which ends it as CANCELLED. After the
+    grace, or at once with `force`, the lease ends without the worker; what its code does outside meanwhile can overlap with
+    the next turn. Every other turn ends CANCELLED at once; a queued one stays in place and is passed over. Cancelling a
+    CANCELLING turn again changes nothing but what `force` says. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is
+    finished).
     """
     ListParked: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.ListParkedRequest, _turn_service_pb2.ListParkedResponse]  # type: ignore[assignment]
     """Lists parked turns of a type by instance id and turn number. A turn that is parked during the whole listing is
@@ -104,6 +137,33 @@ class TurnServiceAsyncStub(TurnServiceStub):
     """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
     `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
     redriven before) or LIMIT_EXCEEDED (`pending_messages`).
+    """
+    RedriveAllParked: _aio.UnaryStreamMultiCallable[_turn_service_pb2.RedriveAllParkedRequest, _turn_service_pb2.RedriveAllParkedResponse]  # type: ignore[assignment]
+    """Redrives, or discards, all parked turns of a type that a filter matches, some at a time, and says how far it has come after
+    each page and at the end. A turn that can't be redriven now (`pending_messages`) is counted as refused and stays. The
+    end of the call ends it; what was done stays done, so it can be called again. Fails with INVALID_FIELD.
+    """
+    SignalTurn: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.SignalTurnRequest, _turn_service_pb2.SignalTurnResponse]  # type: ignore[assignment]
+    """Sends a signal to one turn, which gets it when its code waits for that name; early ones are buffered, also while it is
+    queued, paused or failed. Never goes to another turn. The oldest unconsumed signal of a name is consumed first; one that is
+    received at or after the deadline of a wait stays buffered for a later wait. A repeat of the same `signal_id` gets the
+    first answer as long as the turn's receipt is kept. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is finished),
+    BODY_CONFLICT (the id was used with another name or value) or LIMIT_EXCEEDED (`signals_per_turn`, `signal_bytes`,
+    `turn_bytes`).
+    """
+    SignalInstance: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.SignalInstanceRequest, _turn_service_pb2.SignalInstanceResponse]  # type: ignore[assignment]
+    """Sends a signal to the unfinished turn at the head of the inbox or, if the inbox is empty, to the next turn that is admitted.
+    A repeat of the same `signal_id` goes where the first went. Fails as SignalTurn.
+    """
+    ResolveCallback: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.ResolveCallbackRequest, _turn_service_pb2.ResolveCallbackResponse]  # type: ignore[assignment]
+    """Gives a callback its result, by the token that the turn's code handed out (`LeasedTurn.callback_base`). Only the first
+    result counts; a repeat of it gets the first answer, another one fails with BODY_CONFLICT. Fails with INVALID_FIELD (not a
+    token), NOT_FOUND, PRUNED, WRONG_STATE (the turn is finished) or LIMIT_EXCEEDED (`signals_per_turn`, `signal_bytes`,
+    `turn_bytes`).
+    """
+    ResolveStep: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.ResolveStepRequest, _turn_service_pb2.ResolveStepResponse]  # type: ignore[assignment]
+    """Decides about the step of an UNCERTAIN turn. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not UNCERTAIN,
+    `attempt` is not its last one, or the step has another key) or LIMIT_EXCEEDED as a checkpoint.
     """
 
 class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -164,9 +224,12 @@ class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _turn_service_pb2.CancelTurnRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_turn_service_pb2.CancelTurnResponse, _abc.Awaitable[_turn_service_pb2.CancelTurnResponse]]:
-        """Ends an unfinished turn as CANCELLED; the instance keeps its state. A turn that runs loses its lease at once, and its
-        worker is told; what its code does outside meanwhile can overlap with the next turn. A queued turn stays in place and
-        is passed over. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is finished).
+        """Cancels an unfinished turn; the instance keeps its state. A turn that runs becomes CANCELLING, and its worker is told at
+        once: it may finish the step that runs, starts no other, and gives the turn up, which ends it as CANCELLED. After the
+        grace, or at once with `force`, the lease ends without the worker; what its code does outside meanwhile can overlap with
+        the next turn. Every other turn ends CANCELLED at once; a queued one stays in place and is passed over. Cancelling a
+        CANCELLING turn again changes nothing but what `force` says. Fails with NOT_FOUND, PRUNED or WRONG_STATE (the turn is
+        finished).
         """
 
     @_abc_1.abstractmethod
@@ -188,6 +251,63 @@ class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
         """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
         `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
         redriven before) or LIMIT_EXCEEDED (`pending_messages`).
+        """
+
+    @_abc_1.abstractmethod
+    def RedriveAllParked(
+        self,
+        request: _turn_service_pb2.RedriveAllParkedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_turn_service_pb2.RedriveAllParkedResponse], _abc.AsyncIterator[_turn_service_pb2.RedriveAllParkedResponse]]:
+        """Redrives, or discards, all parked turns of a type that a filter matches, some at a time, and says how far it has come after
+        each page and at the end. A turn that can't be redriven now (`pending_messages`) is counted as refused and stays. The
+        end of the call ends it; what was done stays done, so it can be called again. Fails with INVALID_FIELD.
+        """
+
+    @_abc_1.abstractmethod
+    def SignalTurn(
+        self,
+        request: _turn_service_pb2.SignalTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_turn_service_pb2.SignalTurnResponse, _abc.Awaitable[_turn_service_pb2.SignalTurnResponse]]:
+        """Sends a signal to one turn, which gets it when its code waits for that name; early ones are buffered, also while it is
+        queued, paused or failed. Never goes to another turn. The oldest unconsumed signal of a name is consumed first; one that is
+        received at or after the deadline of a wait stays buffered for a later wait. A repeat of the same `signal_id` gets the
+        first answer as long as the turn's receipt is kept. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is finished),
+        BODY_CONFLICT (the id was used with another name or value) or LIMIT_EXCEEDED (`signals_per_turn`, `signal_bytes`,
+        `turn_bytes`).
+        """
+
+    @_abc_1.abstractmethod
+    def SignalInstance(
+        self,
+        request: _turn_service_pb2.SignalInstanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_turn_service_pb2.SignalInstanceResponse, _abc.Awaitable[_turn_service_pb2.SignalInstanceResponse]]:
+        """Sends a signal to the unfinished turn at the head of the inbox or, if the inbox is empty, to the next turn that is admitted.
+        A repeat of the same `signal_id` goes where the first went. Fails as SignalTurn.
+        """
+
+    @_abc_1.abstractmethod
+    def ResolveCallback(
+        self,
+        request: _turn_service_pb2.ResolveCallbackRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_turn_service_pb2.ResolveCallbackResponse, _abc.Awaitable[_turn_service_pb2.ResolveCallbackResponse]]:
+        """Gives a callback its result, by the token that the turn's code handed out (`LeasedTurn.callback_base`). Only the first
+        result counts; a repeat of it gets the first answer, another one fails with BODY_CONFLICT. Fails with INVALID_FIELD (not a
+        token), NOT_FOUND, PRUNED, WRONG_STATE (the turn is finished) or LIMIT_EXCEEDED (`signals_per_turn`, `signal_bytes`,
+        `turn_bytes`).
+        """
+
+    @_abc_1.abstractmethod
+    def ResolveStep(
+        self,
+        request: _turn_service_pb2.ResolveStepRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_turn_service_pb2.ResolveStepResponse, _abc.Awaitable[_turn_service_pb2.ResolveStepResponse]]:
+        """Decides about the step of an UNCERTAIN turn. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not UNCERTAIN,
+        `attempt` is not its last one, or the step has another key) or LIMIT_EXCEEDED as a checkpoint.
         """
 
 def add_TurnServiceServicer_to_server(servicer: TurnServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

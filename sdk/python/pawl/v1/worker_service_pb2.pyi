@@ -12,6 +12,7 @@ from google.protobuf.internal import containers as _containers
 from pawl.v1 import failure_pb2 as _failure_pb2
 from pawl.v1 import fleet_pb2 as _fleet_pb2
 from pawl.v1 import message_service_pb2 as _message_service_pb2
+from pawl.v1 import operation_pb2 as _operation_pb2
 from pawl.v1 import payload_pb2 as _payload_pb2
 from pawl.v1 import step_pb2 as _step_pb2
 from pawl.v1 import turn_pb2 as _turn_pb2
@@ -484,6 +485,9 @@ class LeasedTurn(_message.Message):
     ADMIT_TIME_FIELD_NUMBER: _builtins.int
     LEASE_TIME_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    CALLBACK_BASE_FIELD_NUMBER: _builtins.int
+    TOTAL_REMAINING_FIELD_NUMBER: _builtins.int
     lease: _builtins.bytes
     """Names the lease. Opaque, at most 256 bytes; every command carries it."""
     fence: _builtins.int
@@ -508,6 +512,10 @@ class LeasedTurn(_message.Message):
     """Failed or expired attempts that the turn may have in all."""
     namespace: _builtins.str
     """Namespace, for building effect ids."""
+    callback_base: _builtins.str
+    """What comes before the key in the token of a callback of this turn: the token is this, then the key. Opaque, the same for
+    every attempt.
+    """
     @_builtins.property
     def message(self) -> _payload_pb2.Payload:
         """The message."""
@@ -544,6 +552,14 @@ class LeasedTurn(_message.Message):
     def lease_time(self) -> _timestamp_pb2.Timestamp:
         """Engine time of this lease; base of the deterministic clock of the handler."""
 
+    @_builtins.property
+    def operation(self) -> _operation_pb2.Operation:
+        """The last registered step of the attempt before, with its resume point; unset if there was none or it was saved."""
+
+    @_builtins.property
+    def total_remaining(self) -> _duration_pb2.Duration:
+        """Time until the total deadline of the turn; unset for none."""
+
     def __init__(
         self,
         *,
@@ -567,10 +583,13 @@ class LeasedTurn(_message.Message):
         admit_time: _timestamp_pb2.Timestamp | None = ...,
         lease_time: _timestamp_pb2.Timestamp | None = ...,
         namespace: _builtins.str = ...,
+        operation: _operation_pb2.Operation | None = ...,
+        callback_base: _builtins.str = ...,
+        total_remaining: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "attempt_timeout", b"attempt_timeout", "last_failure", b"last_failure", "lease_time", b"lease_time", "lease_timeout", b"lease_timeout", "message", b"message", "origin", b"origin", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "attempt_timeout", b"attempt_timeout", "last_failure", b"last_failure", "lease_time", b"lease_time", "lease_timeout", b"lease_timeout", "message", b"message", "operation", b"operation", "origin", b"origin", "state", b"state", "total_remaining", b"total_remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "attempt", b"attempt", "attempt_timeout", b"attempt_timeout", "fence", b"fence", "incarnation", b"incarnation", "instance_id", b"instance_id", "last_failure", b"last_failure", "lease", b"lease", "lease_time", b"lease_time", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "message", b"message", "message_id", b"message_id", "namespace", b"namespace", "origin", b"origin", "state", b"state", "steps", b"steps", "turn", b"turn", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "attempt", b"attempt", "attempt_timeout", b"attempt_timeout", "callback_base", b"callback_base", "fence", b"fence", "incarnation", b"incarnation", "instance_id", b"instance_id", "last_failure", b"last_failure", "lease", b"lease", "lease_time", b"lease_time", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "message", b"message", "message_id", b"message_id", "namespace", b"namespace", "operation", b"operation", "origin", b"origin", "state", b"state", "steps", b"steps", "total_remaining", b"total_remaining", "turn", b"turn", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -590,11 +609,15 @@ class Command(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     SLEEP_FIELD_NUMBER: _builtins.int
     DEFER_FIELD_NUMBER: _builtins.int
+    WAIT_SIGNAL_FIELD_NUMBER: _builtins.int
+    START_OPERATION_FIELD_NUMBER: _builtins.int
+    REPORT_PROGRESS_FIELD_NUMBER: _builtins.int
     lease: _builtins.bytes
     """Names the lease."""
     n: _builtins.int
     """1, 2, 3 … for each command of the lease. A repeat with the same body gives the first answer; with another body it
-    fails with BODY_CONFLICT; a smaller number is answered ALREADY; a larger one than the next fails with GAP.
+    fails with BODY_CONFLICT; a smaller number is answered ALREADY; a larger one than the next fails with GAP. 0 for
+    `start_operation` and `report_progress`, which are told apart by position and sequence.
     """
     @_builtins.property
     def checkpoint(self) -> Global___Checkpoint:
@@ -620,6 +643,18 @@ class Command(_message.Message):
     def defer(self) -> Global___Defer:
         """Puts the turn off without using an attempt."""
 
+    @_builtins.property
+    def wait_signal(self) -> Global___WaitSignal:
+        """Waits for a signal or a callback."""
+
+    @_builtins.property
+    def start_operation(self) -> Global___StartOperation:
+        """Registers the step that runs."""
+
+    @_builtins.property
+    def report_progress(self) -> Global___ReportProgress:
+        """Reports how far it has come."""
+
     def __init__(
         self,
         *,
@@ -631,12 +666,15 @@ class Command(_message.Message):
         release: Global___Release | None = ...,
         sleep: Global___Sleep | None = ...,
         defer: Global___Defer | None = ...,
+        wait_signal: Global___WaitSignal | None = ...,
+        start_operation: Global___StartOperation | None = ...,
+        report_progress: Global___ReportProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "checkpoint", b"checkpoint", "defer", b"defer", "fail", b"fail", "finish", b"finish", "release", b"release", "sleep", b"sleep"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "checkpoint", b"checkpoint", "defer", b"defer", "fail", b"fail", "finish", b"finish", "release", b"release", "report_progress", b"report_progress", "sleep", b"sleep", "start_operation", b"start_operation", "wait_signal", b"wait_signal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "checkpoint", b"checkpoint", "defer", b"defer", "fail", b"fail", "finish", b"finish", "lease", b"lease", "n", b"n", "release", b"release", "sleep", b"sleep"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "checkpoint", b"checkpoint", "defer", b"defer", "fail", b"fail", "finish", b"finish", "lease", b"lease", "n", b"n", "release", b"release", "report_progress", b"report_progress", "sleep", b"sleep", "start_operation", b"start_operation", "wait_signal", b"wait_signal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["checkpoint", "finish", "fail", "release", "sleep", "defer"]  # noqa: Y015
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["checkpoint", "finish", "fail", "release", "sleep", "defer", "wait_signal", "start_operation", "report_progress"]  # noqa: Y015
     _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
 
@@ -738,6 +776,11 @@ class Fail(_message.Message):
 
     FAILURE_FIELD_NUMBER: _builtins.int
     RETRY_DELAY_FIELD_NUMBER: _builtins.int
+    STEP_KEY_FIELD_NUMBER: _builtins.int
+    STEP_RETRY_FIELD_NUMBER: _builtins.int
+    LAST_PROGRESS_FIELD_NUMBER: _builtins.int
+    step_key: _builtins.str
+    """Key of the step that failed, `[A-Za-z0-9_.-]{1,128}`; empty if it was not in a step."""
     @_builtins.property
     def failure(self) -> _failure_pb2.Failure:
         """Why."""
@@ -746,15 +789,30 @@ class Fail(_message.Message):
     def retry_delay(self) -> _duration_pb2.Duration:
         """Delay before the next attempt chosen by the worker, 0 to 24 h; unset means the retry policy."""
 
+    @_builtins.property
+    def step_retry(self) -> _workflow_type_pb2.RetryPolicy:
+        """Retry policy of that step; needs `step_key`. It alone decides about this failure then: unset fields have the defaults, and
+        `max_attempts` counts the failures in a row of this step, which do not count towards the attempts of the turn.
+        """
+
+    @_builtins.property
+    def last_progress(self) -> Global___ReportProgress:
+        """The newest progress of the registered step, if it was not reported yet; applied before the failure as ReportProgress would
+        be, and the step is registered if it was not.
+        """
+
     def __init__(
         self,
         *,
         failure: _failure_pb2.Failure | None = ...,
         retry_delay: _duration_pb2.Duration | None = ...,
+        step_key: _builtins.str = ...,
+        step_retry: _workflow_type_pb2.RetryPolicy | None = ...,
+        last_progress: Global___ReportProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "retry_delay", b"retry_delay"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "last_progress", b"last_progress", "retry_delay", b"retry_delay", "step_retry", b"step_retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "retry_delay", b"retry_delay"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "last_progress", b"last_progress", "retry_delay", b"retry_delay", "step_key", b"step_key", "step_retry", b"step_retry"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -838,6 +896,149 @@ class Defer(_message.Message):
 Global___Defer: _TypeAlias = Defer  # noqa: Y015
 
 @_typing.final
+class WaitSignal(_message.Message):
+    """Waits for a signal or for a callback. If an unconsumed signal of the name has been received, the oldest one is consumed and
+    saved as a step of kind "signal" (a callback: "callback"), and the turn goes on. Else the lease ends and the turn is WAITING
+    until one is received strictly before the deadline, or the time is over; the step is saved then and the handler starts over.
+    No attempt is used. Fails as Checkpoint does.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    CALLBACK_KEY_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Name of the step, `[A-Za-z0-9_.-]{1,128}`, unique in the turn."""
+    name: _builtins.str
+    """Name of the signal, `[A-Za-z0-9_.-]{1,128}`; empty with `callback_key`."""
+    callback_key: _builtins.str
+    """Key of a callback of the turn, `[A-Za-z0-9_.-]{1,128}`; empty with `name`."""
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """How long, 1 ms to 365 days; unset waits without end."""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        name: _builtins.str = ...,
+        callback_key: _builtins.str = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callback_key", b"callback_key", "key", b"key", "name", b"name", "timeout", b"timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitSignal: _TypeAlias = WaitSignal  # noqa: Y015
+
+@_typing.final
+class StartOperation(_message.Message):
+    """Registers the step that runs, so that the server keeps its deadlines and shows it. A repeat for the same position, key and
+    attempt changes nothing and extends nothing; it gets the first answer. Ends with the step's checkpoint or with the lease. Fails
+    with WRONG_STATE (`step_saved`: the position is taken; `operation`: another step is registered there; `cancelling`: no step
+    may start) or GAP (the position is not the next one; `last` is the last saved).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_TIMEOUT_FIELD_NUMBER: _builtins.int
+    ON_RESTART_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Place that the step will have: one above the saved steps."""
+    key: _builtins.str
+    """Key of the step, `[A-Za-z0-9_.-]{1,128}`."""
+    kind: _builtins.str
+    """Free word, `[A-Za-z0-9_.-]{1,128}`, for example `model` or `tool`; empty means "step"."""
+    on_restart: _operation_pb2.OnRestart.ValueType
+    """What becomes of the turn if its attempt ends in this step without a word of its worker."""
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """Time from now after which the attempt fails with OPERATION_TIMEOUT, 100 ms to 24 h; unset means 5 min. Renewing the lease
+        does not extend it.
+        """
+
+    @_builtins.property
+    def heartbeat_timeout(self) -> _duration_pb2.Duration:
+        """Longest time without ReportProgress, 100 ms to the timeout, else HEARTBEAT_TIMEOUT; unset means none."""
+
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        key: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+        heartbeat_timeout: _duration_pb2.Duration | None = ...,
+        on_restart: _operation_pb2.OnRestart.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_timeout", b"heartbeat_timeout", "timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_timeout", b"heartbeat_timeout", "key", b"key", "kind", b"kind", "on_restart", b"on_restart", "position", b"position", "timeout", b"timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartOperation: _TypeAlias = StartOperation  # noqa: Y015
+
+@_typing.final
+class ReportProgress(_message.Message):
+    """Reports how far the registered step has come: replaces progress and details, and resume point if it has one. Only this extends
+    the heartbeat deadline, and only once per `sequence`. Fails with WRONG_STATE (`operation`: that step is not registered),
+    BODY_CONFLICT (another report with this sequence) or LIMIT_EXCEEDED (`progress_details_bytes`, `resume_bytes`).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Place of the step."""
+    key: _builtins.str
+    """Key of the step."""
+    sequence: _builtins.int
+    """1, 2, 3 … within the attempt and step; gaps are allowed. A smaller number than the newest is passed over as old."""
+    @_builtins.property
+    def progress(self) -> _operation_pb2.Progress:
+        """How far it has come, if it can be said in this form."""
+
+    @_builtins.property
+    def details(self) -> _payload_pb2.Payload:
+        """Anything else, at most 8 KiB."""
+
+    @_builtins.property
+    def resume(self) -> _payload_pb2.Payload:
+        """Where the next attempt can take up the step, at most 32 KiB; unset keeps the last one."""
+
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        key: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        progress: _operation_pb2.Progress | None = ...,
+        details: _payload_pb2.Payload | None = ...,
+        resume: _payload_pb2.Payload | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "progress", b"progress", "resume", b"resume"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "key", b"key", "position", b"position", "progress", b"progress", "resume", b"resume", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportProgress: _TypeAlias = ReportProgress  # noqa: Y015
+
+@_typing.final
 class CommandResult(_message.Message):
     """Answer to a command."""
 
@@ -852,6 +1053,9 @@ class CommandResult(_message.Message):
     FAIL_FIELD_NUMBER: _builtins.int
     SLEEP_FIELD_NUMBER: _builtins.int
     DEFER_FIELD_NUMBER: _builtins.int
+    WAIT_SIGNAL_FIELD_NUMBER: _builtins.int
+    START_OPERATION_FIELD_NUMBER: _builtins.int
+    REPORT_PROGRESS_FIELD_NUMBER: _builtins.int
     lease: _builtins.bytes
     """Lease of the command."""
     n: _builtins.int
@@ -884,6 +1088,18 @@ class CommandResult(_message.Message):
     def defer(self) -> Global___DeferResult:
         """Of a defer."""
 
+    @_builtins.property
+    def wait_signal(self) -> Global___WaitSignalResult:
+        """Of a wait."""
+
+    @_builtins.property
+    def start_operation(self) -> Global___StartOperationResult:
+        """Of the registration of a step."""
+
+    @_builtins.property
+    def report_progress(self) -> Global___ReportProgressResult:
+        """Of a report."""
+
     def __init__(
         self,
         *,
@@ -896,12 +1112,15 @@ class CommandResult(_message.Message):
         fail: Global___FailResult | None = ...,
         sleep: Global___SleepResult | None = ...,
         defer: Global___DeferResult | None = ...,
+        wait_signal: Global___WaitSignalResult | None = ...,
+        start_operation: Global___StartOperationResult | None = ...,
+        report_progress: Global___ReportProgressResult | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "defer", b"defer", "detail", b"detail", "fail", b"fail", "finish", b"finish", "refusal", b"refusal", "sleep", b"sleep"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "defer", b"defer", "detail", b"detail", "fail", b"fail", "finish", b"finish", "refusal", b"refusal", "report_progress", b"report_progress", "sleep", b"sleep", "start_operation", b"start_operation", "wait_signal", b"wait_signal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already", "checkpoint", b"checkpoint", "defer", b"defer", "detail", b"detail", "fail", b"fail", "finish", b"finish", "lease", b"lease", "n", b"n", "refusal", b"refusal", "sleep", b"sleep"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already", "checkpoint", b"checkpoint", "defer", b"defer", "detail", b"detail", "fail", b"fail", "finish", b"finish", "lease", b"lease", "n", b"n", "refusal", b"refusal", "report_progress", b"report_progress", "sleep", b"sleep", "start_operation", b"start_operation", "wait_signal", b"wait_signal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["checkpoint", "finish", "fail", "sleep", "defer"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["checkpoint", "finish", "fail", "sleep", "defer", "wait_signal", "start_operation", "report_progress"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_detail) -> _WhichOneofReturnType_detail | None: ...
 
@@ -1038,6 +1257,108 @@ class DeferResult(_message.Message):
 Global___DeferResult: _TypeAlias = DeferResult  # noqa: Y015
 
 @_typing.final
+class WaitSignalResult(_message.Message):
+    """Details of a wait."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    SUSPENDED_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Place of the step in the turn, from 1, saved or to be saved."""
+    suspended: _builtins.bool
+    """True if the lease has ended and the turn waits; everything below is unset then, except `deadline`."""
+    outcome: _step_pb2.WaitOutcome.ValueType
+    """How the wait ended: RECEIVED or REJECTED."""
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """Engine time at which the wait is over; unset for never."""
+
+    @_builtins.property
+    def value(self) -> _payload_pb2.Payload:
+        """What was received."""
+
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        suspended: _builtins.bool = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+        outcome: _step_pb2.WaitOutcome.ValueType = ...,
+        value: _payload_pb2.Payload | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "outcome", b"outcome", "position", b"position", "suspended", b"suspended", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitSignalResult: _TypeAlias = WaitSignalResult  # noqa: Y015
+
+@_typing.final
+class StartOperationResult(_message.Message):
+    """Details of the registration of a step. Also set with a refusal, so that it can be told apart."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Place of the step."""
+    @_builtins.property
+    def remaining(self) -> _duration_pb2.Duration:
+        """Time left of its timeout."""
+
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        remaining: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["remaining", b"remaining"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "remaining", b"remaining"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartOperationResult: _TypeAlias = StartOperationResult  # noqa: Y015
+
+@_typing.final
+class ReportProgressResult(_message.Message):
+    """Details of a report. Also set with a refusal, so that it can be told apart."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_REMAINING_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Place of the step."""
+    sequence: _builtins.int
+    """Number of the report."""
+    @_builtins.property
+    def heartbeat_remaining(self) -> _duration_pb2.Duration:
+        """Time left of the heartbeat timeout; unset without one."""
+
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        sequence: _builtins.int = ...,
+        heartbeat_remaining: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_remaining", b"heartbeat_remaining"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_remaining", b"heartbeat_remaining", "position", b"position", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportProgressResult: _TypeAlias = ReportProgressResult  # noqa: Y015
+
+@_typing.final
 class LeaseEvent(_message.Message):
     """Something happened to a lease other than by a command of this stream. A lease that is taken back because three beats
     did not name it has no event: the worker said itself that it does not hold it.
@@ -1047,6 +1368,7 @@ class LeaseEvent(_message.Message):
 
     LEASE_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
+    CANCEL_GRACE_FIELD_NUMBER: _builtins.int
     lease: _builtins.bytes
     """The lease."""
     @_builtins.property
@@ -1055,15 +1377,22 @@ class LeaseEvent(_message.Message):
         SUPERSEDED, NOT_FOUND, or INVALID_FIELD for bytes that name no lease).
         """
 
+    @_builtins.property
+    def cancel_grace(self) -> _duration_pb2.Duration:
+        """Set without `ended`: the turn is to be cancelled. Finish the step that runs, start no other, and give the turn up
+        (Release, or Fail): it ends CANCELLED. The lease ends by itself after this time.
+        """
+
     def __init__(
         self,
         *,
         lease: _builtins.bytes = ...,
         ended: _message_service_pb2.Refusal | None = ...,
+        cancel_grace: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_grace", b"cancel_grace", "ended", b"ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "lease", b"lease"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_grace", b"cancel_grace", "ended", b"ended", "lease", b"lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1136,6 +1465,7 @@ class RenewResult(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     REMAINING_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    CANCEL_GRACE_FIELD_NUMBER: _builtins.int
     lease: _builtins.bytes
     """The lease."""
     @_builtins.property
@@ -1146,16 +1476,21 @@ class RenewResult(_message.Message):
     def refusal(self) -> _message_service_pb2.Refusal:
         """Set if the lease is over."""
 
+    @_builtins.property
+    def cancel_grace(self) -> _duration_pb2.Duration:
+        """Set if the turn is to be cancelled; see `LeaseEvent.cancel_grace`."""
+
     def __init__(
         self,
         *,
         lease: _builtins.bytes = ...,
         remaining: _duration_pb2.Duration | None = ...,
         refusal: _message_service_pb2.Refusal | None = ...,
+        cancel_grace: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal", "remaining", b"remaining"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_grace", b"cancel_grace", "refusal", b"refusal", "remaining", b"remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "refusal", b"refusal", "remaining", b"remaining"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_grace", b"cancel_grace", "lease", b"lease", "refusal", b"refusal", "remaining", b"remaining"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1716,3 +2051,167 @@ class ReleaseTurnResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReleaseTurnResponse: _TypeAlias = ReleaseTurnResponse  # noqa: Y015
+
+@_typing.final
+class WaitSignalRequest(_message.Message):
+    """Request of WaitSignal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    WAIT_SIGNAL_FIELD_NUMBER: _builtins.int
+    lease: _builtins.bytes
+    """Names the lease."""
+    n: _builtins.int
+    """1, 2, 3 … for each command of the lease; see `Command.n`."""
+    @_builtins.property
+    def wait_signal(self) -> Global___WaitSignal:
+        """The command."""
+
+    def __init__(
+        self,
+        *,
+        lease: _builtins.bytes = ...,
+        n: _builtins.int = ...,
+        wait_signal: Global___WaitSignal | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait_signal", b"wait_signal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "n", b"n", "wait_signal", b"wait_signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitSignalRequest: _TypeAlias = WaitSignalRequest  # noqa: Y015
+
+@_typing.final
+class WaitSignalResponse(_message.Message):
+    """Response of WaitSignal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALREADY_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    already: _builtins.bool
+    """True if the number had been passed before: applied earlier, and its own answer is no longer kept."""
+    @_builtins.property
+    def result(self) -> Global___WaitSignalResult:
+        """Details; unset with `already`."""
+
+    def __init__(
+        self,
+        *,
+        already: _builtins.bool = ...,
+        result: Global___WaitSignalResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already", b"already", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitSignalResponse: _TypeAlias = WaitSignalResponse  # noqa: Y015
+
+@_typing.final
+class StartOperationRequest(_message.Message):
+    """Request of StartOperation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    START_OPERATION_FIELD_NUMBER: _builtins.int
+    lease: _builtins.bytes
+    """Names the lease."""
+    @_builtins.property
+    def start_operation(self) -> Global___StartOperation:
+        """The step."""
+
+    def __init__(
+        self,
+        *,
+        lease: _builtins.bytes = ...,
+        start_operation: Global___StartOperation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_operation", b"start_operation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "start_operation", b"start_operation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartOperationRequest: _TypeAlias = StartOperationRequest  # noqa: Y015
+
+@_typing.final
+class StartOperationResponse(_message.Message):
+    """Response of StartOperation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def result(self) -> Global___StartOperationResult:
+        """Details."""
+
+    def __init__(
+        self,
+        *,
+        result: Global___StartOperationResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartOperationResponse: _TypeAlias = StartOperationResponse  # noqa: Y015
+
+@_typing.final
+class ReportProgressRequest(_message.Message):
+    """Request of ReportProgress."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    REPORT_PROGRESS_FIELD_NUMBER: _builtins.int
+    lease: _builtins.bytes
+    """Names the lease."""
+    @_builtins.property
+    def report_progress(self) -> Global___ReportProgress:
+        """The report."""
+
+    def __init__(
+        self,
+        *,
+        lease: _builtins.bytes = ...,
+        report_progress: Global___ReportProgress | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report_progress", b"report_progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "report_progress", b"report_progress"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportProgressRequest: _TypeAlias = ReportProgressRequest  # noqa: Y015
+
+@_typing.final
+class ReportProgressResponse(_message.Message):
+    """Response of ReportProgress."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def result(self) -> Global___ReportProgressResult:
+        """Details."""
+
+    def __init__(
+        self,
+        *,
+        result: Global___ReportProgressResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportProgressResponse: _TypeAlias = ReportProgressResponse  # noqa: Y015

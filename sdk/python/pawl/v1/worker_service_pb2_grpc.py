@@ -90,6 +90,21 @@ class WorkerServiceStub:
                 request_serializer=pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnRequest.SerializeToString,
                 response_deserializer=pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnResponse.FromString,
                 _registered_method=True)
+        self.WaitSignal = channel.unary_unary(
+                '/pawl.v1.WorkerService/WaitSignal',
+                request_serializer=pawl_dot_v1_dot_worker__service__pb2.WaitSignalRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_worker__service__pb2.WaitSignalResponse.FromString,
+                _registered_method=True)
+        self.StartOperation = channel.unary_unary(
+                '/pawl.v1.WorkerService/StartOperation',
+                request_serializer=pawl_dot_v1_dot_worker__service__pb2.StartOperationRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_worker__service__pb2.StartOperationResponse.FromString,
+                _registered_method=True)
+        self.ReportProgress = channel.unary_unary(
+                '/pawl.v1.WorkerService/ReportProgress',
+                request_serializer=pawl_dot_v1_dot_worker__service__pb2.ReportProgressRequest.SerializeToString,
+                response_deserializer=pawl_dot_v1_dot_worker__service__pb2.ReportProgressResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -189,6 +204,29 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WaitSignal(self, request, context):
+        """Waits for a signal or a callback; fails as described at Checkpoint and at `WaitSignal`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartOperation(self, request, context):
+        """Registers the step that runs. Not numbered: fails with STALE_FENCE, LEASE_ENDED, NOT_FOUND and as described at
+        `StartOperation`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportProgress(self, request, context):
+        """Reports how far the registered step has come. Not numbered: fails with STALE_FENCE, LEASE_ENDED, NOT_FOUND and as
+        described at `ReportProgress`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -246,6 +284,21 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.ReleaseTurn,
                     request_deserializer=pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnRequest.FromString,
                     response_serializer=pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnResponse.SerializeToString,
+            ),
+            'WaitSignal': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitSignal,
+                    request_deserializer=pawl_dot_v1_dot_worker__service__pb2.WaitSignalRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_worker__service__pb2.WaitSignalResponse.SerializeToString,
+            ),
+            'StartOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartOperation,
+                    request_deserializer=pawl_dot_v1_dot_worker__service__pb2.StartOperationRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_worker__service__pb2.StartOperationResponse.SerializeToString,
+            ),
+            'ReportProgress': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportProgress,
+                    request_deserializer=pawl_dot_v1_dot_worker__service__pb2.ReportProgressRequest.FromString,
+                    response_serializer=pawl_dot_v1_dot_worker__service__pb2.ReportProgressResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -546,6 +599,87 @@ class WorkerService:
             '/pawl.v1.WorkerService/ReleaseTurn',
             pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnRequest.SerializeToString,
             pawl_dot_v1_dot_worker__service__pb2.ReleaseTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitSignal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.WorkerService/WaitSignal',
+            pawl_dot_v1_dot_worker__service__pb2.WaitSignalRequest.SerializeToString,
+            pawl_dot_v1_dot_worker__service__pb2.WaitSignalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.WorkerService/StartOperation',
+            pawl_dot_v1_dot_worker__service__pb2.StartOperationRequest.SerializeToString,
+            pawl_dot_v1_dot_worker__service__pb2.StartOperationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportProgress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pawl.v1.WorkerService/ReportProgress',
+            pawl_dot_v1_dot_worker__service__pb2.ReportProgressRequest.SerializeToString,
+            pawl_dot_v1_dot_worker__service__pb2.ReportProgressResponse.FromString,
             options,
             channel_credentials,
             insecure,

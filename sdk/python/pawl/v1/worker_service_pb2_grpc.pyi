@@ -76,6 +76,16 @@ class WorkerServiceStub:
     """Puts the turn off; fails as described at Checkpoint and at `Defer`."""
     ReleaseTurn: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.ReleaseTurnRequest, _worker_service_pb2.ReleaseTurnResponse]
     """Gives the turn back; fails as described at Checkpoint."""
+    WaitSignal: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.WaitSignalRequest, _worker_service_pb2.WaitSignalResponse]
+    """Waits for a signal or a callback; fails as described at Checkpoint and at `WaitSignal`."""
+    StartOperation: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.StartOperationRequest, _worker_service_pb2.StartOperationResponse]
+    """Registers the step that runs. Not numbered: fails with STALE_FENCE, LEASE_ENDED, NOT_FOUND and as described at
+    `StartOperation`.
+    """
+    ReportProgress: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.ReportProgressRequest, _worker_service_pb2.ReportProgressResponse]
+    """Reports how far the registered step has come. Not numbered: fails with STALE_FENCE, LEASE_ENDED, NOT_FOUND and as
+    described at `ReportProgress`.
+    """
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -125,6 +135,16 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Puts the turn off; fails as described at Checkpoint and at `Defer`."""
     ReleaseTurn: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.ReleaseTurnRequest, _worker_service_pb2.ReleaseTurnResponse]  # type: ignore[assignment]
     """Gives the turn back; fails as described at Checkpoint."""
+    WaitSignal: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.WaitSignalRequest, _worker_service_pb2.WaitSignalResponse]  # type: ignore[assignment]
+    """Waits for a signal or a callback; fails as described at Checkpoint and at `WaitSignal`."""
+    StartOperation: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.StartOperationRequest, _worker_service_pb2.StartOperationResponse]  # type: ignore[assignment]
+    """Registers the step that runs. Not numbered: fails with STALE_FENCE, LEASE_ENDED, NOT_FOUND and as described at
+    `StartOperation`.
+    """
+    ReportProgress: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.ReportProgressRequest, _worker_service_pb2.ReportProgressResponse]  # type: ignore[assignment]
+    """Reports how far the registered step has come. Not numbered: fails with STALE_FENCE, LEASE_ENDED, NOT_FOUND and as
+    described at `ReportProgress`.
+    """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Hands turns to workers and takes back what they did."""
@@ -237,5 +257,33 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_service_pb2.ReleaseTurnResponse, _abc.Awaitable[_worker_service_pb2.ReleaseTurnResponse]]:
         """Gives the turn back; fails as described at Checkpoint."""
+
+    @_abc_1.abstractmethod
+    def WaitSignal(
+        self,
+        request: _worker_service_pb2.WaitSignalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.WaitSignalResponse, _abc.Awaitable[_worker_service_pb2.WaitSignalResponse]]:
+        """Waits for a signal or a callback; fails as described at Checkpoint and at `WaitSignal`."""
+
+    @_abc_1.abstractmethod
+    def StartOperation(
+        self,
+        request: _worker_service_pb2.StartOperationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.StartOperationResponse, _abc.Awaitable[_worker_service_pb2.StartOperationResponse]]:
+        """Registers the step that runs. Not numbered: fails with STALE_FENCE, LEASE_ENDED, NOT_FOUND and as described at
+        `StartOperation`.
+        """
+
+    @_abc_1.abstractmethod
+    def ReportProgress(
+        self,
+        request: _worker_service_pb2.ReportProgressRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.ReportProgressResponse, _abc.Awaitable[_worker_service_pb2.ReportProgressResponse]]:
+        """Reports how far the registered step has come. Not numbered: fails with STALE_FENCE, LEASE_ENDED, NOT_FOUND and as
+        described at `ReportProgress`.
+        """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

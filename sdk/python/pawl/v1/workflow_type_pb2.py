@@ -26,19 +26,19 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpawl/v1/workflow_type.proto\x12\x07pawl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\x03\n\x0cWorkflowType\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12>\n\rlease_timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0cleaseTimeout\x12!\n\x0cmax_attempts\x18\x03 \x01(\x05R\x0bmaxAttempts\x12*\n\x05retry\x18\x04 \x01(\x0b\x32\x14.pawl.v1.RetryPolicyR\x05retry\x12\x42\n\x0f\x61ttempt_timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0e\x61ttemptTimeout\x12\x30\n\tretention\x18\x06 \x01(\x0b\x32\x12.pawl.v1.RetentionR\tretention\x12\x1a\n\x08revision\x18\x07 \x01(\x03R\x08revision\x12;\n\x0bupdate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nupdateTime\x12<\n\x0con_exhausted\x18\t \x01(\x0e\x32\x19.pawl.v1.ExhaustionPolicyR\x0bonExhausted\"\x9d\x01\n\x0bRetryPolicy\x12>\n\rinitial_delay\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0cinitialDelay\x12\x36\n\tmax_delay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\x08maxDelay\x12\x16\n\x06\x66\x61\x63tor\x18\x03 \x01(\x01R\x06\x66\x61\x63tor\"\xb3\x01\n\tRetention\x12\x1b\n\tmin_turns\x18\x01 \x01(\x05R\x08minTurns\x12\x32\n\x07max_age\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\x06maxAge\x12\x1b\n\tmax_turns\x18\x03 \x01(\x05R\x08maxTurns\x12\x1b\n\tmax_bytes\x18\x04 \x01(\x03R\x08maxBytes\x12\x1b\n\tkeep_none\x18\x05 \x01(\x08R\x08keepNone*\x8a\x01\n\x10\x45xhaustionPolicy\x12!\n\x1d\x45XHAUSTION_POLICY_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45XHAUSTION_POLICY_BLOCK\x10\x01\x12\x1a\n\x16\x45XHAUSTION_POLICY_SKIP\x10\x02\x12\x1a\n\x16\x45XHAUSTION_POLICY_PARK\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpawl/v1/workflow_type.proto\x12\x07pawl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\x04\n\x0cWorkflowType\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12>\n\rlease_timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0cleaseTimeout\x12!\n\x0cmax_attempts\x18\x03 \x01(\x05R\x0bmaxAttempts\x12*\n\x05retry\x18\x04 \x01(\x0b\x32\x14.pawl.v1.RetryPolicyR\x05retry\x12\x42\n\x0f\x61ttempt_timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0e\x61ttemptTimeout\x12\x30\n\tretention\x18\x06 \x01(\x0b\x32\x12.pawl.v1.RetentionR\tretention\x12\x1a\n\x08revision\x18\x07 \x01(\x03R\x08revision\x12;\n\x0bupdate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nupdateTime\x12<\n\x0con_exhausted\x18\t \x01(\x0e\x32\x19.pawl.v1.ExhaustionPolicyR\x0bonExhausted\x12>\n\rqueue_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationR\x0cqueueTimeout\x12>\n\rtotal_timeout\x18\x0b \x01(\x0b\x32\x19.google.protobuf.DurationR\x0ctotalTimeout\"\xd8\x02\n\x0bRetryPolicy\x12>\n\rinitial_delay\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0cinitialDelay\x12\x36\n\tmax_delay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\x08maxDelay\x12\x16\n\x06\x66\x61\x63tor\x18\x03 \x01(\x01R\x06\x66\x61\x63tor\x12\x1b\n\x06jitter\x18\x04 \x01(\x01H\x00R\x06jitter\x88\x01\x01\x12:\n\x0bmax_elapsed\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\nmaxElapsed\x12\x32\n\x15non_retryable_reasons\x18\x06 \x03(\tR\x13nonRetryableReasons\x12!\n\x0cmax_attempts\x18\x07 \x01(\x05R\x0bmaxAttemptsB\t\n\x07_jitter\"\xb3\x01\n\tRetention\x12\x1b\n\tmin_turns\x18\x01 \x01(\x05R\x08minTurns\x12\x32\n\x07max_age\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\x06maxAge\x12\x1b\n\tmax_turns\x18\x03 \x01(\x05R\x08maxTurns\x12\x1b\n\tmax_bytes\x18\x04 \x01(\x03R\x08maxBytes\x12\x1b\n\tkeep_none\x18\x05 \x01(\x08R\x08keepNone*\x8a\x01\n\x10\x45xhaustionPolicy\x12!\n\x1d\x45XHAUSTION_POLICY_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45XHAUSTION_POLICY_BLOCK\x10\x01\x12\x1a\n\x16\x45XHAUSTION_POLICY_SKIP\x10\x02\x12\x1a\n\x16\x45XHAUSTION_POLICY_PARK\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pawl.v1.workflow_type_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EXHAUSTIONPOLICY']._serialized_start=897
-  _globals['_EXHAUSTIONPOLICY']._serialized_end=1035
+  _globals['_EXHAUSTIONPOLICY']._serialized_start=1212
+  _globals['_EXHAUSTIONPOLICY']._serialized_end=1350
   _globals['_WORKFLOWTYPE']._serialized_start=106
-  _globals['_WORKFLOWTYPE']._serialized_end=552
-  _globals['_RETRYPOLICY']._serialized_start=555
-  _globals['_RETRYPOLICY']._serialized_end=712
-  _globals['_RETENTION']._serialized_start=715
-  _globals['_RETENTION']._serialized_end=894
+  _globals['_WORKFLOWTYPE']._serialized_end=680
+  _globals['_RETRYPOLICY']._serialized_start=683
+  _globals['_RETRYPOLICY']._serialized_end=1027
+  _globals['_RETENTION']._serialized_start=1030
+  _globals['_RETENTION']._serialized_end=1209
 # @@protoc_insertion_point(module_scope)

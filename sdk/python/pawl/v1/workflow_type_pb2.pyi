@@ -3,10 +3,12 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -64,6 +66,8 @@ class WorkflowType(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     ON_EXHAUSTED_FIELD_NUMBER: _builtins.int
+    QUEUE_TIMEOUT_FIELD_NUMBER: _builtins.int
+    TOTAL_TIMEOUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`[A-Za-z0-9_.-]{1,128}`; the prefix "pawl." is reserved."""
     max_attempts: _builtins.int
@@ -92,6 +96,20 @@ class WorkflowType(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """Engine time of the last change. Set by the server."""
 
+    @_builtins.property
+    def queue_timeout(self) -> _duration_pb2.Duration:
+        """Time from admission until an attempt must have begun; after it the turn ends EXPIRED, without blocking. Holds for
+        messages that are sent, not for continuations and redriven ones; a time to live of the message that ends earlier
+        prevails. 1 ms to 365 d; unset for none.
+        """
+
+    @_builtins.property
+    def total_timeout(self) -> _duration_pb2.Duration:
+        """Time from admission until the turn must have finished; looked at while it is at the head. After it the turn fails for good
+        with TOTAL_DEADLINE, whatever it does, and no renewed lease lasts longer. RetryTurn grants the time anew. 1 ms to 365 d;
+        unset for none.
+        """
+
     def __init__(
         self,
         *,
@@ -104,10 +122,12 @@ class WorkflowType(_message.Message):
         revision: _builtins.int = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         on_exhausted: Global___ExhaustionPolicy.ValueType = ...,
+        queue_timeout: _duration_pb2.Duration | None = ...,
+        total_timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_timeout", b"attempt_timeout", "lease_timeout", b"lease_timeout", "retention", b"retention", "retry", b"retry", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_timeout", b"attempt_timeout", "lease_timeout", b"lease_timeout", "queue_timeout", b"queue_timeout", "retention", b"retention", "retry", b"retry", "total_timeout", b"total_timeout", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_timeout", b"attempt_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "name", b"name", "on_exhausted", b"on_exhausted", "retention", b"retention", "retry", b"retry", "revision", b"revision", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_timeout", b"attempt_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "name", b"name", "on_exhausted", b"on_exhausted", "queue_timeout", b"queue_timeout", "retention", b"retention", "retry", b"retry", "revision", b"revision", "total_timeout", b"total_timeout", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -115,15 +135,27 @@ Global___WorkflowType: _TypeAlias = WorkflowType  # noqa: Y015
 
 @_typing.final
 class RetryPolicy(_message.Message):
-    """Delay before attempt k+1 = min(max_delay, initial_delay × factor^(k−1)), k being the failures so far."""
+    """When to try again. Delay before attempt k+1 = min(max_delay, initial_delay × factor^(k−1)), k being the failures so far,
+    less a part of it drawn at random if `jitter` says so.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     INITIAL_DELAY_FIELD_NUMBER: _builtins.int
     MAX_DELAY_FIELD_NUMBER: _builtins.int
     FACTOR_FIELD_NUMBER: _builtins.int
+    JITTER_FIELD_NUMBER: _builtins.int
+    MAX_ELAPSED_FIELD_NUMBER: _builtins.int
+    NON_RETRYABLE_REASONS_FIELD_NUMBER: _builtins.int
+    MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     factor: _builtins.float
     """1 to 100, default 2."""
+    jitter: _builtins.float
+    """Largest part of a delay that is taken off at random, 0 to 1; default 0."""
+    max_attempts: _builtins.int
+    """Attempts that may fail or expire, 1 to 1,000. Only in the policy of a step (`Fail.step_retry`): elsewhere `max_attempts`
+    of the type and of the instance say it.
+    """
     @_builtins.property
     def initial_delay(self) -> _duration_pb2.Duration:
         """1 ms to 24 h, default 1 s."""
@@ -132,18 +164,34 @@ class RetryPolicy(_message.Message):
     def max_delay(self) -> _duration_pb2.Duration:
         """1 ms to 24 h, default 60 s."""
 
+    @_builtins.property
+    def max_elapsed(self) -> _duration_pb2.Duration:
+        """No attempt begins later than that after the claim of the first one that failed: a failure whose delay would pass it is
+        the last one. 1 ms to 365 d; unset for no limit.
+        """
+
+    @_builtins.property
+    def non_retryable_reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Failure reasons that are not worth another attempt, at most 32, each `[A-Za-z0-9_.-]{1,128}`."""
+
     def __init__(
         self,
         *,
         initial_delay: _duration_pb2.Duration | None = ...,
         max_delay: _duration_pb2.Duration | None = ...,
         factor: _builtins.float = ...,
+        jitter: _builtins.float | None = ...,
+        max_elapsed: _duration_pb2.Duration | None = ...,
+        non_retryable_reasons: _abc.Iterable[_builtins.str] | None = ...,
+        max_attempts: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["initial_delay", b"initial_delay", "max_delay", b"max_delay"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_jitter", b"_jitter", "initial_delay", b"initial_delay", "jitter", b"jitter", "max_delay", b"max_delay", "max_elapsed", b"max_elapsed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["factor", b"factor", "initial_delay", b"initial_delay", "max_delay", b"max_delay"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_jitter", b"_jitter", "factor", b"factor", "initial_delay", b"initial_delay", "jitter", b"jitter", "max_attempts", b"max_attempts", "max_delay", b"max_delay", "max_elapsed", b"max_elapsed", "non_retryable_reasons", b"non_retryable_reasons"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__jitter: _TypeAlias = _typing.Literal["jitter"]  # noqa: Y015
+    _WhichOneofArgType__jitter: _TypeAlias = _typing.Literal["_jitter", b"_jitter"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__jitter) -> _WhichOneofReturnType__jitter | None: ...
 
 Global___RetryPolicy: _TypeAlias = RetryPolicy  # noqa: Y015
 

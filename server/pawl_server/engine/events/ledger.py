@@ -150,6 +150,30 @@ def _redriven(detail: Event.TurnRedriven, raw: Any) -> None:
     detail.new_turn = int(raw)
 
 
+def _waiting(detail: Event.TurnWaiting, raw: Any) -> None:
+    detail.key, detail.name = _text(raw[0]), _text(raw[1])
+    if raw[2]:
+        detail.timeout.CopyFrom(duration(raw[2]))
+
+
+def _signal(detail: Event.SignalReceived, raw: Any) -> None:
+    detail.signal_id, detail.name, detail.callback_key = map(_text, raw[:3])
+    detail.sender.name = _text(raw[3])
+    setattr(detail.sender, "class", raw[4])
+
+
+def _operation(detail: Event.OperationStarted, raw: Any) -> None:
+    detail.key, detail.kind = map(_text, raw)
+
+
+def _key(detail: Event.TurnUncertain, raw: Any) -> None:
+    detail.key = _text(raw)
+
+
+def _resolved(detail: Event.StepResolved, raw: Any) -> None:
+    detail.key, detail.decision, detail.comment = _text(raw[0]), raw[1], _text(raw[2])
+
+
 _CLIENT, _WORKER = Actor.ACTOR_CLIENT, Actor.ACTOR_WORKER
 _OPERATOR, _SERVER = Actor.ACTOR_OPERATOR, Actor.ACTOR_SERVER
 
@@ -182,6 +206,12 @@ _TABLE: tuple[tuple[str, Actor.ValueType, Callable[[Any, Any], None] | None], ..
     ("TURN_REDRIVEN", _OPERATOR, _redriven),
     ("TURN_WOKEN", _OPERATOR, _comment),
     ("DELETED", _OPERATOR, None),
+    ("TURN_WAITING", _WORKER, _waiting),
+    ("SIGNAL_RECEIVED", _CLIENT, _signal),
+    ("OPERATION_STARTED", _WORKER, _operation),
+    ("TURN_CANCELLING", _OPERATOR, _comment),
+    ("TURN_UNCERTAIN", _SERVER, _key),
+    ("STEP_RESOLVED", _OPERATOR, _resolved),
 )
 _KINDS: dict[int, _Kind] = {
     EventType.Value(f"EVENT_TYPE_{name}"): _Kind(name.lower(), actor, fill) for name, actor, fill in _TABLE

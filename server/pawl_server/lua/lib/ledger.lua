@@ -28,6 +28,12 @@ local MESSAGE_CANCELLED = 22 -- detail: message id, 0
 local TURN_REDRIVEN = 23 -- detail: the new turn, or 0
 local TURN_WOKEN = 24
 local DELETED = 25
+local TURN_WAITING = 26 -- detail: key, name (empty for a callback), ms (0 for any)
+local SIGNAL_RECEIVED = 27 -- detail: signal id, name, callback key, sender's name, sender's class
+local OPERATION_STARTED = 28 -- detail: key, kind
+local TURN_CANCELLING = 29 -- detail: the comment
+local TURN_UNCERTAIN = 30 -- detail: key
+local STEP_RESOLVED = 31 -- detail: key, decision, comment
 
 local function instance_status(r)
   if has_bit(r[FLAGS], 2) then

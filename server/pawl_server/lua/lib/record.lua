@@ -22,7 +22,7 @@ local DELIVERIES = 17 -- deliveries that nobody received
 -- Of its newest lease, also after the end of it.
 local FENCE = 18
 local CONN = 19
-local DEADLINE = 20 -- lease end while RUNNING, next start while BACKOFF, SLEEPING or DEFERRED; engine ms
+local DEADLINE = 20 -- lease end while RUNNING or CANCELLING, next start while BACKOFF, SLEEPING or DEFERRED, end of the wait while WAITING; engine ms
 local LEASED = 21 -- engine ms of the claim
 local BITS = 22 -- 1 accepted, 2 orphaned
 local HOW = 23 -- how the lease ended, see ENDINGS; 0 while it lives
@@ -43,15 +43,22 @@ local RELEASES = 36 -- how often the head turn was given back
 local DEFERS = 37 -- how often it was put off
 local EXTRA = 38 -- attempts granted by retries, on top of the limit
 local LOST_EXTRA = 39 -- the same for losses
-local LAST_OF_HEAD = 39
+local OP = 40 -- its registered step, in `<turn>.o`: 0 none, 1 of an attempt that has ended, 2 runs, 3 runs and must not be repeated unseen
+local OP_AT = 41 -- when the step that runs is out of time; engine ms, 0 if none runs
+local TOTAL_AT = 42 -- when the turn is out of time; engine ms, 0 for never
+local CANCEL_AT = 43 -- when the lease of a cancelling turn ends; engine ms
+local FAILING_MS = 44 -- engine ms of the claim of the first attempt that failed
+local STEP_FAILURES = 45 -- failures that a step's own policy has decided about
+local LAST_OF_HEAD = 45
 -- Of the instance; zero for most.
-local DELAYED = 40 -- delayed messages
-local DELAYED_AT = 41 -- when the first of them is due; engine ms
-local EXPIRES_AT = 42 -- when the time to live of a queued message may be over; engine ms
-local PARKED_TURNS = 43 -- parked turns whose message is kept
-local LAST_FIELD = 43
+local DELAYED = 46 -- delayed messages
+local DELAYED_AT = 47 -- when the first of them is due; engine ms
+local EXPIRES_AT = 48 -- when the time to live of a queued message may be over; engine ms
+local PARKED_TURNS = 49 -- parked turns whose message is kept
+local SIGNALLED = 50 -- turns that have received signals, kept ones and the next one included
+local LAST_FIELD = 50
 
-local ENDINGS = { 'completed', 'failed', 'released', 'expired', 'lost', 'returned', 'sleeping', 'deferred', 'cancelled' }
+local ENDINGS = { 'completed', 'failed', 'released', 'expired', 'lost', 'returned', 'sleeping', 'deferred', 'cancelled', 'waiting' }
 
 local function record_read(raw)
   local r = cmsgpack.unpack(raw)
