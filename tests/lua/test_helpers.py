@@ -23,16 +23,24 @@ def record(**values: Any) -> list[Any]:
     return r
 
 
+def backoff_ms(settings: list[Any], failures: int, extra: int = 0) -> int:
+    """The delay of a type with these settings after `failures`, of which `extra` were before a retry."""
+    helpers = Helpers("backoff_ms", "TYPES")
+    helpers.put("TYPES", "t", settings)
+    return helpers.backoff_ms({"type": "t", "r": record(FAILURES=failures, EXTRA=extra)})
+
+
 @pytest.mark.parametrize(
     ("failures", "delay"), [(1, 1_000), (2, 2_000), (3, 4_000), (6, 32_000), (7, 60_000), (1_000, 60_000)]
 )
 def test_backoff_doubles_up_to_its_maximum(failures: int, delay: int) -> None:
-    assert Helpers("backoff_ms").backoff_ms(DEFAULTS, failures) == delay
+    assert backoff_ms(DEFAULTS, failures) == delay
+    assert backoff_ms(DEFAULTS, failures + 3, extra=3) == delay
 
 
 def test_backoff_with_a_fractional_factor_is_whole_milliseconds() -> None:
     settings = [*DEFAULTS[:4], 100, 10_000, 1.5, *DEFAULTS[7:]]
-    assert [Helpers("backoff_ms").backoff_ms(settings, n) for n in (1, 2, 3, 4)] == [100, 150, 225, 337]
+    assert [backoff_ms(settings, n) for n in (1, 2, 3, 4)] == [100, 150, 225, 337]
 
 
 @pytest.mark.parametrize(("value", "bits"), [(0, set()), (1, {1}), (6, {2, 4}), (31, {1, 2, 4, 8, 16})])

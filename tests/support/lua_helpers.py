@@ -31,6 +31,10 @@ class Helpers:
         function = self._functions[name.encode()]
         return lambda *args: function(*(self.table(arg) for arg in args))
 
+    def put(self, table: str, key: str, value: Any) -> None:
+        """Sets an entry of a table that was named."""
+        self._functions[table.encode()][key.encode()] = self.table(value)
+
     def table(self, value: Any) -> Any:
         """Lists and dicts as Lua tables, text as bytes, anything else as it is."""
         if isinstance(value, Mapping):
