@@ -252,6 +252,25 @@ def test_a_sender_that_waits_is_noted_with_its_message(driver: Driver) -> None:
         assert one.heard() == [], "any end uses the note up"
 
 
+@pytest.mark.parametrize("asks", ["by sending", "by waiting"])
+@pytest.mark.spec("R-AWAIT-1", "R-DELIVER-2")
+def test_who_waits_as_another_turn_expires_is_noted_anew(driver: Driver, asks: str) -> None:
+    """The end of the head uses the note up in the script that makes the next one."""
+    with listening(driver, "s1") as (one,):
+        as_server(driver, "s1")
+        assert driver.send("a", b"1", waits=True, ttl_ms=1_000).noted
+        if asks == "by waiting":
+            driver.send("a", b"2")
+        driver.later(1_000)
+        if asks == "by sending":
+            assert driver.send("a", b"2", waits=True).noted
+        else:
+            assert driver.call("await", items=[{"id": "a", "turn": 2}]).replies[0].word == "PENDING"
+        assert one.heard() == ["done 1 a"]
+        as_server(driver, "s2").take("a").finish()
+        assert one.heard() == ["done 2 a"]
+
+
 @pytest.mark.spec("R-AWAIT-1")
 def test_a_turn_behind_a_failed_one_is_not_over(driver: Driver) -> None:
     driver.send("a", b"1")

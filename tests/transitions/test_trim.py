@@ -334,3 +334,16 @@ def test_a_head_that_passes_turns_moves_a_timer_that_waits_for_receipts(driver: 
     driver.cancel(10)
     held.finish()
     assert (driver.record().head, driver.due()["gc:a"]) == (11, driver.now)
+
+
+@pytest.mark.spec("R-SEND-2", "R-TRIM-3")
+def test_a_message_id_that_is_forgotten_and_used_again_in_one_script_is_known(driver: Driver) -> None:
+    """The send settles: the head expires, which trims the receipt that had the id before."""
+    driver.put_type(min_turns=0, max_age_ms=0)
+    driver.send("a", b"1", "again")
+    driver.take().finish()
+    driver.send("a", b"2", ttl_ms=RECEIPT_MS)
+    driver.later(RECEIPT_MS)
+    assert driver.send("a", b"3", "again").turn == 3
+    assert driver.send("a", b"3", "again").turn == 3, "a repeat"
+    assert driver.record().tail == 3

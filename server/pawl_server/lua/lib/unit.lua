@@ -79,17 +79,24 @@ local function unit_get(u, field)
   return v
 end
 
--- Sets a field, or removes it with false. What a script has removed it never sets again.
+-- Sets a field, or removes it with false. The last word on a field counts: one that was removed may be set again.
 local function unit_set(u, field, value)
   local put = u.put
-  u.set[field] = value
   if value then
+    if u.set[field] == false then
+      for i = #u.drop, 1, -1 do
+        if u.drop[i] == field then
+          table.remove(u.drop, i)
+        end
+      end
+    end
     put[#put + 1] = field
     put[#put + 1] = value
   else
     u.drop = u.drop or {}
     u.drop[#u.drop + 1] = field
   end
+  u.set[field] = value
 end
 
 -- Removes a field that somebody would act on: it is emptied with everything else the script writes, and then removed.
