@@ -1,12 +1,6 @@
 --!include settle receipt
 -- What reads show.
 
--- An instance as the next transition would find it; nothing of that is written.
-local function view_settled(now, id, ...)
-  local u = settled_load(now, '', id, ...)
-  return u or MISSING.deleting and UNITS[id] or nil
-end
-
 -- One of many instances: its head as it stands, but no message admitted or expired since.
 local function view_load(now, id, ...)
   local u = unit_load(id, ...)

@@ -14,7 +14,7 @@ local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
   local known = 'd:' .. message_id
-  local u = view_settled(now, id, known)
+  local u = settled_load(now, '', id, known)
   local reply = u and { 'NOT_FOUND' } or unit_absent()
   local found = u and unit_get(u, known)
   if found == 'q' then

@@ -12,7 +12,8 @@ local now = meta_load(now_ms)
 local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
-  local u = view_settled(now, id, 's', 'o')
+  -- One that is being deleted says so; its fields go one after the other, so that no other read has an answer.
+  local u = settled_load(now, '', id, 's', 'o') or MISSING.deleting and UNITS[id] or nil
   replies[#replies + 1] = u and { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), unit_get(u, 's') or '' } or unit_absent()
 end
 return { now, replies, {} }

@@ -14,7 +14,7 @@ local now = meta_load(now_ms)
 local replies = {}
 for at = FIRST, LAST, STRIDE do
   --!item
-  local u = view_settled(now, id, 'o')
+  local u = settled_load(now, '', id, 'o')
   local reply = u and { 'NOT_FOUND' } or unit_absent()
   if u and turn >= 1 and turn <= u.r[TAIL] then
     local view = view_turn(u, turn, payloads)

@@ -14,7 +14,7 @@
 --!include view order
 
 local now = meta_load(now_ms)
-local u = view_settled(now, id, 'o')
+local u = settled_load(now, '', id, 'o')
 if not u then
   return { now, { unit_absent() }, {} }
 end
