@@ -37,7 +37,7 @@ ENDS = {
     for state in (
         TurnState.COMPLETED, TurnState.CANCELLED, TurnState.SKIPPED, TurnState.PARKED, TurnState.EXPIRED,
     )
-}  # fmt: skip
+} | {constants("ledger")["MESSAGE_CANCELLED"]: TurnState.CANCELLED}  # fmt: skip
 """Types of the events that end a turn."""
 BACKGROUND = {"beat", "claim", "expire", "hello", "poll", "sweep", "watch", "stats", "starved", "get_leases"}
 """Scripts that a server runs by itself."""

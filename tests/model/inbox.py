@@ -117,6 +117,16 @@ class Inboxes:
         if one.behind:
             self._pass(one)
 
+    def _unsent_end(self, one: Instance, message: Delayed, state: str) -> int:
+        """Ends a message that was never admitted; the turn that it is now."""
+        turn = Turn(one.tail + 1, message.message_id, message.digest, message.body, self.now)
+        turn.state, turn.finished = state, self.now
+        idle = one.head == turn.number
+        one.turns.append(turn)
+        if idle:
+            one.head += 1
+        return turn.number
+
     def _exhausted(self, one: Instance, turn: Turn) -> str:
         """The turn fails for good; its state then."""
         policy = self._settings(one).on_exhausted

@@ -355,22 +355,108 @@ def test_a_message_that_was_given_back_unreceived_too_often(driver: Driver) -> N
     assert (driver.head(), driver.due()) == ("", {})
 
 
-@pytest.mark.spec("R-CANCEL-3", "R-DELAY-1")
-def test_a_delayed_message_is_removed(driver: Driver) -> None:
+@pytest.mark.spec("R-CANCEL-3", "R-CANCEL-4", "R-DELAY-1")
+def test_a_delayed_message_becomes_a_cancelled_turn(driver: Driver) -> None:
     driver.create()
     clean = driver.state()
     for delay_ms in (300, 200, 100):
         driver.send("a", b"%d" % delay_ms, delay_ms=delay_ms)
     assert driver.due() == {"delayed:a": driver.now + 100}
-    assert (driver.cancel_message("m-100").word, driver.again().turn) == ("OK", 0)
+    assert (driver.cancel_message("m-100").word, driver.again().turn) == ("OK", 1)
     assert driver.due() == {"delayed:a": driver.now + 200}
     driver.cancel_message("m-300")
     assert driver.due() == {"delayed:a": driver.now + 200}
-    driver.cancel_message("m-200")
-    assert driver.events()[-1] == ("MESSAGE_CANCELLED", 0, 0, "", 1, "m-200 0")
-    assert set(changes(clean, driver.state())) == {"i:a r", "i:a c", "e:a"}
+    result = driver.call("cancel_message", id="a", message_id="m-200", comment="typo")
+    assert (result.replies[0].turn, result.ready) == (3, [])
+    assert driver.events()[-1] == ("MESSAGE_CANCELLED", 3, 0, "CANCELLED", 1, "m-200 typo")
+    turns = {f"i:a {turn}.h" for turn in (1, 2, 3)}
+    known = {f"i:a d:m-{number}" for number in (100, 200, 300)}
+    assert set(changes(clean, driver.state())) == {"i:a r", "i:a c", "e:a", *turns, *known}
+    receipt = driver.receipt(2)
+    assert (receipt.message_id, receipt.finished_ms, receipt.attempts) == ("m-300", driver.now, 0)
     with driver.unchanged():
-        assert driver.cancel_message("m-100").word == "NOT_FOUND"
+        reply = driver.cancel_message("m-100")
+        assert (reply.word, reply.state) == ("WRONG_STATE", TurnState.CANCELLED)
+    driver.send("a", b"next")
+    assert (driver.head(), driver.take().view.turn) == ("QUEUED", 4)
+
+
+@pytest.mark.spec("R-CANCEL-4", "R-SEND-2", "R-DELAY-2")
+def test_a_late_repeat_of_a_message_that_was_cancelled_in_time(driver: Driver) -> None:
+    """A client's hidden retry, after the cancellation: it must not schedule the message again."""
+    driver.send("a", b"1", delay_ms=5_000)
+    driver.later(10)
+    driver.cancel_message("m-1")
+    at = driver.now
+    for _ in range(2):
+        with driver.unchanged():
+            reply = driver.send("a", b"1", delay_ms=5_000)
+            assert (reply.word, reply.turn, reply.admitted_ms, reply.due_ms) == ("OK", 1, at, 0)
+            other = driver.send("a", b"2", message_id="m-1", delay_ms=5_000)
+            assert (other.word, other.what) == ("BODY_CONFLICT", "message")
+            assert driver.one("find_message", id="a", message_id="m-1").turn == 1
+        driver.later(20_000)
+        driver.expire()
+    assert driver.due() == {}
+
+
+@pytest.mark.spec("R-CANCEL-4", "R-TRIM-2", "R-TRIM-3")
+def test_the_receipt_of_a_cancelled_delayed_message_goes_like_any_other(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=0)
+    driver.create()
+    clean = driver.fields()
+    driver.send("a", b"1", delay_ms=5_000)
+    driver.cancel_message("m-1")
+    assert driver.due() == {"gc:a": driver.now + 900_000}
+    driver.later(899_999)
+    assert driver.send("a", b"1", delay_ms=5_000).turn == 1
+    driver.later(1)
+    driver.expire()
+    assert (driver.fields() - {"c"}, driver.due()) == (clean, {})
+    assert driver.send("a", b"1", delay_ms=5_000).due_ms == driver.now + 5_000
+
+
+@pytest.mark.spec("R-CANCEL-4", "R-CANCEL-2", "R-SEND-1", "R-WAKE-1")
+@pytest.mark.parametrize("state", ["QUEUED", "RUNNING", "FAILED"])
+def test_a_delayed_message_that_is_cancelled_behind_a_turn(driver: Driver, state: str) -> None:
+    driver.send("a", b"1")
+    driver.send("a", b"2", delay_ms=5_000)
+    held = None if state == "QUEUED" else driver.take()
+    if held and state == "FAILED":
+        held.fail(final=True)
+    before = driver.record()
+    assert driver.cancel_message("m-2").turn == 2
+    record = driver.record()
+    assert (driver.head(), record.head, record.tail, record.pending, record.delayed) == (state, 1, 2, 1, 0)
+    assert (record.deadline_ms, record.fence) == (before.deadline_ms, before.fence)
+    driver.send("a", b"3")
+    if state == "FAILED":
+        driver.skip(1)
+    else:
+        (held or driver.take()).finish()
+    assert driver.take().view.turn == 3
+
+
+@pytest.mark.spec("R-CANCEL-4", "R-CANCEL-2")
+def test_delayed_messages_that_are_cancelled_behind_tombstones(driver: Driver) -> None:
+    """While the head has still to pass turns that have ended."""
+    for number in range(40):
+        driver.send("a", b"%d" % number)
+    driver.send("a", b"late", delay_ms=60_000)
+    held = driver.take()
+    for turn in range(2, 40):
+        driver.cancel(turn)
+    held.finish()
+    assert driver.head() == "CANCELLED", "it is passed in parts"
+    assert driver.cancel_message("m-late").turn == 41
+    driver.send("a", b"last")
+    for turn in (40, 42):
+        driver.expire()
+        driver.expire()
+        held = driver.take()
+        assert held.view.turn == turn
+        held.finish()
+    assert (driver.record().head, driver.record().tail, driver.due()) == (43, 42, {})
 
 
 @pytest.mark.spec("R-CANCEL-3", "R-SETTLE-1", "R-DELAY-1")

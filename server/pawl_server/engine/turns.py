@@ -114,7 +114,7 @@ class Turns:
     ) -> Turn | None:
         """`wait` for the turn of a message; None if it is still delayed when `wait_ms` have passed.
 
-        Raises NotFound, also for a delayed message that is cancelled meanwhile, and what `wait` raises.
+        Raises NotFound and what `wait` raises.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_ms / 1000

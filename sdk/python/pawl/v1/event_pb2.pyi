@@ -610,21 +610,25 @@ class Event(_message.Message):
 
     @_typing.final
     class MessageCancelled(_message.Message):
-        """A delayed message was cancelled."""
+        """A delayed message was cancelled: it is a turn now, which is CANCELLED and had no `turn_admitted`."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
         MESSAGE_ID_FIELD_NUMBER: _builtins.int
+        COMMENT_FIELD_NUMBER: _builtins.int
         message_id: _builtins.str
         """Id of the message."""
+        comment: _builtins.str
+        """Text given with the call."""
         def __init__(
             self,
             *,
             message_id: _builtins.str = ...,
+            comment: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "message_id", b"message_id"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -988,7 +992,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def message_cancelled(self) -> Global___Event.MessageCancelled:
-        """A delayed message was cancelled."""
+        """A delayed message was cancelled: it is a turn now, which is CANCELLED and had no `turn_admitted`."""
 
     @_builtins.property
     def turn_redriven(self) -> Global___Event.TurnRedriven:

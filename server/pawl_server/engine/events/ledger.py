@@ -143,7 +143,7 @@ def _scheduled(detail: Event.MessageScheduled, raw: Any) -> None:
 
 
 def _message(detail: Event.MessageCancelled, raw: Any) -> None:
-    detail.message_id = _text(raw[0])
+    detail.message_id, detail.comment = _text(raw[0]), _text(raw[1])
 
 
 def _redriven(detail: Event.TurnRedriven, raw: Any) -> None:

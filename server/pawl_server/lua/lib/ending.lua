@@ -25,12 +25,17 @@ local function head_end(u, now, server, state, event, detail)
   history_moved(u, now)
 end
 
+-- The receipt of a turn that ends without its message being kept.
+local function tombstone(u, turn, now, state, message_id, digest, admitted)
+  local h = { 1, state, now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, message_id, digest, admitted, 0, 0, 0 }
+  unit_set(u, turn .. '.h', cmsgpack.pack(h))
+end
+
 -- Ends a queued turn behind the head: only a receipt stays.
 local function queued_end(u, now, server, turn, state, event, detail)
   local r = u.r
   local m = unit_table(u, turn .. '.m') or { 1, '', '', '', '', 0 }
-  local h = { 1, state, now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, m[2], m[3], m[6], 0, 0, 0 }
-  unit_set(u, turn .. '.h', cmsgpack.pack(h))
+  tombstone(u, turn, now, state, m[2], m[3], m[6])
   unit_set(u, turn .. '.m', false)
   r[PENDING] = r[PENDING] - 1
   inbox_unexpire(u, turn)
@@ -41,6 +46,20 @@ local function queued_end(u, now, server, turn, state, event, detail)
     history_moved(u, now)
   end
   ledger_add(u, event, now, turn, state, detail, 0)
+end
+
+-- Ends a message that never was in the inbox, as a turn whose receipt answers late repeats; its number.
+local function unsent_end(u, now, message_id, digest, state)
+  local r = u.r
+  local turn = r[TAIL] + 1
+  r[TAIL] = turn
+  tombstone(u, turn, now, state, message_id, digest, now)
+  unit_set(u, 'd:' .. message_id, tostring(turn))
+  if r[HEAD] == turn then
+    r[HEAD] = turn + 1
+    history_moved(u, now)
+  end
+  return turn
 end
 
 local MAX_PARKED = 1000

@@ -1,8 +1,9 @@
 --- cancel_message: takes back a message that has not started.
--- @keyspace meta i e feed type l x failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x dead failed damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id
+-- @arg   inc         int    incarnation; 0 for any
 -- @arg   message_id  str    idempotency id of the message
 -- @arg   request_id  str    idempotency id; may be empty
 -- @arg   digest      bytes  digest of the request
@@ -12,18 +13,17 @@
 -- @reply OK(turn int) | BODY_CONFLICT | NOT_FOUND | WRONG_STATE(state int)
 -- @emits TURN_CANCELLED, MESSAGE_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-CANCEL-3, R-CONTROL-1, R-CANCEL-2
+-- @spec  R-CANCEL-3, R-CONTROL-1, R-CANCEL-2, R-CONTROL-2, R-CONTROL-3
 --!include control commit
 
 local now = meta_load(now_ms)
-local u, reply = control_load(now, server, id, 0, request_id, digest)
+local u, reply = control_load(now, server, id, inc, request_id, digest)
 local known = 'd:' .. message_id
 
--- Forgets a delayed message: nothing of it stays but the event.
-local function unschedule(q)
+-- Cancels a delayed message; the turn whose receipt stays.
+local function cancel_delayed(q)
   local r = u.r
   local member = q[8] .. message_id
-  unit_clear(u, known)
   unit_clear(u, 'q:' .. message_id)
   unit_mark('l:' .. id, member, false)
   r[DELAYED] = r[DELAYED] - 1
@@ -34,7 +34,9 @@ local function unschedule(q)
   local rest = redis.call('ZRANGEBYSCORE', T .. 'l:' .. id, '(' .. string.format('%.0f', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 2)
   r[DELAYED_AT] = tonumber(rest[1] ~= member and rest[2] or rest[4]) or 0
   DUE['delayed:' .. id] = r[DELAYED_AT] > 0 and r[DELAYED_AT]
-  ledger_add(u, MESSAGE_CANCELLED, now, 0, 0, { message_id, 0 })
+  local turn = unsent_end(u, now, message_id, q[3], CANCELLED)
+  ledger_add(u, MESSAGE_CANCELLED, now, turn, CANCELLED, { message_id, comment }, 0)
+  return turn
 end
 
 -- Cancels a turn that has not started; the reply.
@@ -63,8 +65,7 @@ if not reply then
   if found == 'q' then
     local q = unit_table(u, 'q:' .. message_id)
     if q then
-      unschedule(q)
-      reply = control_answer(u, request_id, digest, { 'OK', 0 })
+      reply = control_answer(u, request_id, digest, { 'OK', cancel_delayed(q) })
     else
       reply = { 'DAMAGED' }
     end
