@@ -51,6 +51,20 @@ def test_pause_and_resume(pawl: Run, name: str) -> None:
     assert ok(pawl("delete", name, "--yes")) == f"{name} is deleted\n"
 
 
+@pytest.mark.spec("R-CONTROL-2")
+def test_commands_for_one_life_of_an_id(pawl: Run, name: str) -> None:
+    ok(pawl("create", name, "--type", "nobody", "--version", "v1"))
+    ok(pawl("send", name, "--id", "m1"))
+    life = value(pawl("get", name, "--json"))["incarnation"]
+    about_turns = ((command, "1") for command in ("retry", "skip", "park", "redrive", "cancel"))
+    about_all = (("pause",), ("resume",), ("wake",), ("cancel", "--message", "m1"), ("delete", "--yes"))
+    for command, *words in (*about_turns, *about_all):
+        refused = pawl(command, name, *words, "--incarnation", str(life + 1))
+        assert (refused.exit_code, f"of incarnation {life + 1}" in refused.stderr) == (Exit.NOT_FOUND, True)
+    assert ok(pawl("pause", name, "--incarnation", str(life))) == f"{name} is paused\n"
+    assert ok(pawl("delete", name, "--yes", "--incarnation", str(life))) == f"{name} is deleted\n"
+
+
 def test_retry_skip_and_park(pawl: Run, name: str) -> None:
     fail(pawl, name, 3)
     late = pawl("retry", name, "1", "--attempt", "7")
@@ -82,7 +96,7 @@ def test_cancel(pawl: Run, name: str) -> None:
     assert "DELAYED" in ok(pawl("inbox", name))
     assert ok(pawl("cancel", name, "2")) == f"turn 2 of {name}, which was QUEUED, is cancelled\n"
     assert ok(pawl("cancel", name, "--message", "m2")) == "message m2, turn 3, is cancelled\n"
-    assert ok(pawl("cancel", name, "--message", "later")) == "message later is cancelled\n"
+    assert ok(pawl("cancel", name, "--message", "later")) == "message later, turn 4, is cancelled\n"
     assert [one["message_id"] for one in value(pawl("inbox", name, "--json"))] == ["m0"]
     assert pawl("cancel", name).exit_code == Exit.USAGE
     for by in (("--tag", name), ("--correlation-key", f"k-{name}")):

@@ -104,6 +104,8 @@ class Dead:
     """Further deletions, newest first: request id, and whether that went on in the background."""
     earlier_births: list[str] = field(default_factory=list)
     """Request ids of the creation of earlier lives, newest first."""
+    answers: list[tuple[str, bytes, Reply]] = field(default_factory=list)
+    """Answers of control calls, newest first: request id, digest, reply."""
 
     def add(self, request_id: str, background: bool) -> list[tuple[str, bool]]:
         """`earlier` with one more."""

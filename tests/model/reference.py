@@ -42,14 +42,16 @@ class Reference(Leases):
     def _control(
         self, decide: Callable[[Instance], Reply], id: str, request_id: str, digest: bytes, inc: int = 0
     ) -> Reply:
-        one, why = self.touch(id)
-        if not one:
-            return why
-        if inc and inc != one.inc:
-            return ("NOT_FOUND",)
-        for known, body, answer in one.answers if request_id else ():
+        one, refusal = self.touch(id)
+        if one and inc and inc != one.inc:
+            refusal = ("NOT_FOUND",)
+        dead = self._remembered(id)
+        answers = one.answers if one and not refusal else []
+        for known, body, answer in [*answers, *(dead.answers if dead else ())] if request_id else ():
             if known == request_id:
                 return answer if body == digest else ("BODY_CONFLICT",)
+        if refusal or not one:
+            return refusal
         reply = decide(one)
         if reply[0] == "OK" and request_id:
             one.answers = [(request_id, digest, reply), *one.answers][:KEPT_REQUESTS]
@@ -170,7 +172,7 @@ class Reference(Leases):
                 if message.message_id == message_id:
                     one.delayed.remove(message)
                     one.events.append("MESSAGE_CANCELLED")
-                    return ("OK", 0)
+                    return ("OK", self._unsent_end(one, message, "CANCELLED"))
             known = [turn for turn in one.turns[one.oldest - one.first :] if turn.message_id == message_id]
             if not known:
                 return ("NOT_FOUND",)
@@ -202,9 +204,11 @@ class Reference(Leases):
         ids = {message.message_id for message in one.delayed} | set(known)
         one.events.append("DELETED")
         self.dead[id] = Dead(one.inc, one.tail, one.seq, self.now, request_id, one.born_by, ids, background)
+        self.dead[id].answers = one.answers
         if dead:
             self.dead[id].earlier = dead.add(dead.request_id, dead.background)
             self.dead[id].earlier_births = dead.births()
+            self.dead[id].answers = [*one.answers, *dead.answers][:KEPT_REQUESTS]
         self._unqueue(one)
         one.deleted = self.now
         if not background:

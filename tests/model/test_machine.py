@@ -335,11 +335,12 @@ class Machine(RuleBasedStateMachine):
     @rule(
         name=names,
         script=st.sampled_from(["pause", "resume", "resume", "wake"]),
+        inc=guards,
         request=requests,
         fault=faults,
     )
-    def pause_resume_wake(self, name: str, script: str, request: int, fault: str) -> None:
-        self.control(script, name, request, fault)
+    def pause_resume_wake(self, name: str, script: str, inc: int, request: int, fault: str) -> None:
+        self.control(script, name, request, fault, inc=inc)
 
     def turn_near_the_head(self, name: str, offset: int) -> int:
         """The number of a turn, counted from the head."""
@@ -400,9 +401,9 @@ class Machine(RuleBasedStateMachine):
             if one and one.tail > one.head:
                 self.control("cancel", name, 0, "none", turn=one.tail, inc=0)
 
-    @rule(name=names, body=st.integers(0, 7), request=requests, fault=faults)
-    def cancel_message(self, name: str, body: int, request: int, fault: str) -> None:
-        self.control("cancel_message", name, request, fault, message_id=f"m{body}")
+    @rule(name=names, body=st.integers(0, 7), inc=guards, request=requests, fault=faults)
+    def cancel_message(self, name: str, body: int, inc: int, request: int, fault: str) -> None:
+        self.control("cancel_message", name, request, fault, message_id=f"m{body}", inc=inc)
 
     @rule(
         name=names,

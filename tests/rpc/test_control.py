@@ -16,7 +16,7 @@ from pawl.v1 import turn_service_pb2 as turns
 from pawl.v1 import worker_service_pb2 as worker
 from pawl.v1.event_pb2 import Actor
 from pawl.v1.instance_pb2 import InstanceStatus
-from pawl.v1.turn_pb2 import TurnState
+from pawl.v1.turn_pb2 import Turn, TurnState
 from pawl.v1.workflow_type_pb2 import ExhaustionPolicy, WorkflowType
 from pawl_server.app import Handle
 from tests.support.api import CALL_S, Api, refusal_of
@@ -25,9 +25,13 @@ from tests.support.stream import workflows
 from tests.support.wait import wait_until
 
 
+async def _turn(api: Api, turn: int, instance_id: str = "a") -> Turn:
+    return (await api.turns.GetTurn(turns.GetTurnRequest(instance_id=instance_id, turn=turn))).turn
+
+
 async def _state(api: Api, turn: int, instance_id: str = "a") -> str:
-    found = await api.turns.GetTurn(turns.GetTurnRequest(instance_id=instance_id, turn=turn))
-    return TurnState.Name(found.turn.state).removeprefix("TURN_STATE_")
+    found = await _turn(api, turn, instance_id)
+    return TurnState.Name(found.state).removeprefix("TURN_STATE_")
 
 
 async def _status(api: Api, instance_id: str = "a") -> str:
@@ -152,7 +156,20 @@ async def test_cancel_message(server: Handle, api: Api) -> None:
     cancel = messages.CancelMessageRequest(instance_id="a", message_id="m1")
     assert (await api.messages.CancelMessage(cancel)).turn == 2
     cancel.message_id = "m2"
-    assert (await api.messages.CancelMessage(cancel)).turn == 0
+    cancel.comment = "not today"
+    assert (await api.messages.CancelMessage(cancel)).turn == 3
+    problem = await refusal_of(api.messages.CancelMessage(cancel))
+    assert problem.metadata == {"state": "CANCELLED"}
+    assert await api.send("a", "m2", delay=Duration(seconds=60)) == messages.SendMessageResponse(
+        turn=3, incarnation=later.incarnation, admit_time=(await _turn(api, 3)).admit_time
+    )
+    waited = messages.AwaitTurnRequest(instance_id="a", message_id="m2")
+    assert (await api.messages.AwaitTurn(waited)).turn.state == TurnState.TURN_STATE_CANCELLED
+    listed = await api.events.ListEvents(events.ListEventsRequest(instance_id="a"))
+    told = listed.events[-1]
+    assert (told.message_cancelled.message_id, told.message_cancelled.comment) == ("m2", "not today")
+    assert (told.turn, told.turn_state) == (3, TurnState.TURN_STATE_CANCELLED)
+    cancel.message_id = "m9"
     problem = await refusal_of(api.messages.CancelMessage(cancel))
     assert problem.reason == "NOT_FOUND"
     await Hand(server.engine).finish("a")
@@ -233,3 +250,39 @@ async def test_what_a_policy_decides_is_told_as_such(server: Handle, api: Api) -
     found = (await api.events.ListEvents(events.ListEventsRequest(instance_id="a"))).events
     assert found[-1].WhichOneof("detail") == "turn_skipped"
     assert (found[-1].actor, found[-1].turn_skipped.comment) == (Actor.ACTOR_SERVER, "")
+
+
+@pytest.mark.spec("R-CONTROL-2", "R-CONTROL-3")
+async def test_calls_that_name_a_life_of_the_id(server: Handle, api: Api) -> None:
+    await _failed(server, api)
+    life = (await _turn(api, 1)).incarnation
+    calls: list[tuple[Any, Any, str]] = [
+        (api.instances.PauseInstance, instances.PauseInstanceRequest(), "a"),
+        (api.instances.ResumeInstance, instances.ResumeInstanceRequest(), "a"),
+        (api.instances.WakeInstance, instances.WakeInstanceRequest(), "a"),
+        (api.instances.DeleteInstance, instances.DeleteInstanceRequest(), "a"),
+        (api.messages.CancelMessage, messages.CancelMessageRequest(message_id="m1"), "a"),
+        (api.turns.RetryTurn, turns.RetryTurnRequest(turn=1), "a/1"),
+        (api.turns.SkipTurn, turns.SkipTurnRequest(turn=1), "a/1"),
+        (api.turns.ParkTurn, turns.ParkTurnRequest(turn=1), "a/1"),
+        (api.turns.CancelTurn, turns.CancelTurnRequest(turn=1), "a/1"),
+        (api.turns.RedriveParked, turns.RedriveParkedRequest(turn=1), "a/1"),
+    ]
+    for call, request, name in calls:
+        request.instance_id, request.request_id, request.incarnation = "a", "r", -1
+        assert (await refusal_of(call(request))).metadata == {"field": "incarnation"}
+        request.incarnation = life + 1
+        problem = await refusal_of(call(request))
+        resource = "turn" if "/" in name else "instance"
+        assert (problem.code, problem.reason) == ("NOT_FOUND", "NOT_FOUND")
+        assert problem.metadata == {"resource": resource, "name": f"{name} of incarnation {life + 1}"}
+    assert await _status(api) == "BLOCKED", "nothing has changed"
+    pause = instances.PauseInstanceRequest(instance_id="a", request_id="p", incarnation=life)
+    assert (await api.instances.PauseInstance(pause)).paused
+    await api.instances.DeleteInstance(instances.DeleteInstanceRequest(instance_id="a", incarnation=life))
+    assert (await api.instances.PauseInstance(pause)).paused, "the first answer"
+    await api.create("a")
+    assert (await api.instances.PauseInstance(pause)).paused
+    assert await _status(api) == "IDLE", "the next life is another one"
+    pause.incarnation = 0
+    assert (await refusal_of(api.instances.PauseInstance(pause))).reason == "BODY_CONFLICT"

@@ -1,6 +1,6 @@
 """Control calls: what operators do to instances and turns.
 
-Each is one script call, repeated exactly by its request id while the instance keeps the answer. Streams that
+Each is one script call, repeated exactly by its request id while the store keeps the answer. Streams that
 hold a lease and callers that wait for a turn hear of it through the private channels of their servers.
 """
 
@@ -70,10 +70,10 @@ class Control:
 
     async def cancel(self, target: Target) -> scripts_gen.CancelOk:
         """Ends an unfinished turn."""
-        return await self._call(scripts_gen.cancel, "cancel", target, **_turn(target))
+        return await self._call(scripts_gen.cancel, "cancel", target, turn=target.turn)
 
     async def cancel_message(self, target: Target, message_id: str) -> int:
-        """Takes back a message that has not started; its turn, or 0 if it was delayed."""
+        """Takes back a message that has not started; the turn that it was or became by that."""
         call = self._call(
             scripts_gen.cancel_message, f"cancel_message {message_id}", target, message_id=message_id
         )
@@ -86,7 +86,7 @@ class Control:
             scripts_gen.redrive,
             f"redrive {discard}",
             target,
-            **_turn(target),
+            turn=target.turn,
             discard=discard,
             max_pending=bounds.INTERNAL_PENDING * self._engine.limits.pending_messages,
         )
@@ -116,7 +116,8 @@ class Control:
             server=engine.server_run,
             id=target.instance_id,
             request_id=target.request_id,
-            digest=digest_of(what.encode(), b"%d %d" % (target.turn, target.attempt)),
+            inc=target.incarnation,
+            digest=digest_of(what.encode(), b"%d %d %d" % (target.turn, target.attempt, target.incarnation)),
             comment=target.comment,
             **args,
         )
@@ -130,19 +131,16 @@ class Control:
         return reply
 
 
-def _turn(target: Target) -> dict[str, int]:
-    return {"inc": target.incarnation, "turn": target.turn}
-
-
 def _seen(target: Target) -> dict[str, int]:
-    return {**_turn(target), "attempt": target.attempt}
+    return {"turn": target.turn, "attempt": target.attempt}
 
 
 def _refusal(target: Target, reply: Any) -> Refused:
     name = f"{target.instance_id}/{target.turn}" if target.turn else target.instance_id
     match reply.word:
         case "NOT_FOUND":
-            return NotFound("turn" if target.turn else "instance", name)
+            life = f" of incarnation {target.incarnation}" if target.incarnation else ""
+            return NotFound("turn" if target.turn else "instance", name + life)
         case "PRUNED":
             return Refused(Reason.PRUNED, f"turn {name} was trimmed", {"resource": "turn", "name": name})
         case "BODY_CONFLICT":

@@ -73,10 +73,9 @@ def target(request: Any, turn: bool = True) -> Target:
         check_own_id("instance_id", request.instance_id),
         check_optional_id("request_id", request.request_id),
         comment,
+        incarnation=incarnation(request.incarnation),
     )
-    if turn:
-        found = found._replace(turn=turn_number(request.turn), incarnation=incarnation(request.incarnation))
-    return found
+    return found._replace(turn=turn_number(request.turn)) if turn else found
 
 
 def failed_target(request: Any) -> Target:

@@ -417,9 +417,17 @@ CANCEL_MESSAGE: Script[CancelMessageReply] = _script("cancel_message")
 
 
 def cancel_message_args(
-    *, now_ms: int = 0, server: str, id: str, message_id: str, request_id: str, digest: bytes, comment: str
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    message_id: str,
+    request_id: str,
+    digest: bytes,
+    comment: str,
 ) -> list[Arg]:
-    argv: list[Arg] = [now_ms, server, id, message_id, request_id, digest, comment]
+    argv: list[Arg] = [now_ms, server, id, inc, message_id, request_id, digest, comment]
     return argv
 
 
@@ -433,6 +441,7 @@ async def cancel_message(
     now_ms: int = 0,
     server: str,
     id: str,
+    inc: int,
     message_id: str,
     request_id: str,
     digest: bytes,
@@ -443,6 +452,7 @@ async def cancel_message(
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     id: instance id
+    inc: incarnation; 0 for any
     message_id: idempotency id of the message
     request_id: idempotency id; may be empty
     digest: digest of the request
@@ -452,6 +462,7 @@ async def cancel_message(
         now_ms=now_ms,
         server=server,
         id=id,
+        inc=inc,
         message_id=message_id,
         request_id=request_id,
         digest=digest,
@@ -1623,9 +1634,9 @@ PAUSE: Script[PauseReply] = _script("pause")
 
 
 def pause_args(
-    *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+    *, now_ms: int = 0, server: str, id: str, inc: int, request_id: str, digest: bytes, comment: str
 ) -> list[Arg]:
-    argv: list[Arg] = [now_ms, server, id, request_id, digest, comment]
+    argv: list[Arg] = [now_ms, server, id, inc, request_id, digest, comment]
     return argv
 
 
@@ -1634,19 +1645,28 @@ def pause_decode(raw: Sequence[Any]) -> Result[PauseReply]:
 
 
 async def pause(
-    p: Caller, *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
 ) -> Result[PauseReply]:
     """Stops dispatch of an instance; the turn that runs may end.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     id: instance id
+    inc: incarnation; 0 for any
     request_id: idempotency id; may be empty
     digest: digest of the request
     comment: text for the ledger
     """
     argv = pause_args(
-        now_ms=now_ms, server=server, id=id, request_id=request_id, digest=digest, comment=comment
+        now_ms=now_ms, server=server, id=id, inc=inc, request_id=request_id, digest=digest, comment=comment
     )
     return pause_decode(await p.call(PAUSE, argv))
 
@@ -2023,9 +2043,9 @@ RESUME: Script[ResumeReply] = _script("resume")
 
 
 def resume_args(
-    *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+    *, now_ms: int = 0, server: str, id: str, inc: int, request_id: str, digest: bytes, comment: str
 ) -> list[Arg]:
-    argv: list[Arg] = [now_ms, server, id, request_id, digest, comment]
+    argv: list[Arg] = [now_ms, server, id, inc, request_id, digest, comment]
     return argv
 
 
@@ -2034,19 +2054,28 @@ def resume_decode(raw: Sequence[Any]) -> Result[ResumeReply]:
 
 
 async def resume(
-    p: Caller, *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
 ) -> Result[ResumeReply]:
     """Starts dispatch of a paused instance again.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     id: instance id
+    inc: incarnation; 0 for any
     request_id: idempotency id; may be empty
     digest: digest of the request
     comment: text for the ledger
     """
     argv = resume_args(
-        now_ms=now_ms, server=server, id=id, request_id=request_id, digest=digest, comment=comment
+        now_ms=now_ms, server=server, id=id, inc=inc, request_id=request_id, digest=digest, comment=comment
     )
     return resume_decode(await p.call(RESUME, argv))
 
@@ -2657,9 +2686,9 @@ WAKE: Script[WakeReply] = _script("wake")
 
 
 def wake_args(
-    *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+    *, now_ms: int = 0, server: str, id: str, inc: int, request_id: str, digest: bytes, comment: str
 ) -> list[Arg]:
-    argv: list[Arg] = [now_ms, server, id, request_id, digest, comment]
+    argv: list[Arg] = [now_ms, server, id, inc, request_id, digest, comment]
     return argv
 
 
@@ -2668,19 +2697,28 @@ def wake_decode(raw: Sequence[Any]) -> Result[WakeReply]:
 
 
 async def wake(
-    p: Caller, *, now_ms: int = 0, server: str, id: str, request_id: str, digest: bytes, comment: str
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    id: str,
+    inc: int,
+    request_id: str,
+    digest: bytes,
+    comment: str,
 ) -> Result[WakeReply]:
     """Ends the delay of a head that waits without running; a sleep stays.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     id: instance id
+    inc: incarnation; 0 for any
     request_id: idempotency id; may be empty
     digest: digest of the request
     comment: text for the ledger
     """
     argv = wake_args(
-        now_ms=now_ms, server=server, id=id, request_id=request_id, digest=digest, comment=comment
+        now_ms=now_ms, server=server, id=id, inc=inc, request_id=request_id, digest=digest, comment=comment
     )
     return wake_decode(await p.call(WAKE, argv))
 

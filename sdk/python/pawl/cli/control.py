@@ -30,11 +30,21 @@ def _tell(as_json: bool, value: dict[str, Any], text: str) -> None:
 class _How:
     """What all control commands take."""
 
+    incarnation: int
     comment: str
     request_id: str | None
     address: str | None
     timeout: float
     as_json: bool
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What each of these calls takes."""
+        return {
+            "incarnation": self.incarnation,
+            "comment": self.comment,
+            "request_id": self.request_id,
+        }
 
     def call(self, job: Callable[[Client], Awaitable[T]]) -> T:
         return call(self.address, self.timeout, job)
@@ -43,18 +53,30 @@ class _How:
         _tell(self.as_json, value, text)
 
 
+def _life(command: F) -> F:
+    return click.option(
+        "--incarnation", type=click.IntRange(min=0), default=0, help="Only this life of the id."
+    )(command)
+
+
 def _control(command: F) -> F:
     """Adds the options of all control commands, which the command gets as its first argument."""
 
     @wraps(command)
     def gathered(
-        comment: str, request_id: str | None, address: str | None, timeout: float, as_json: bool, **own: Any
+        incarnation: int,
+        comment: str,
+        request_id: str | None,
+        address: str | None,
+        timeout: float,
+        as_json: bool,
+        **own: Any,
     ) -> None:
-        command(_How(comment, request_id, address, timeout, as_json), **own)
+        command(_How(incarnation, comment, request_id, address, timeout, as_json), **own)
 
     noted = click.option("--comment", default="", help="Text for the ledger, at most 256 bytes.")
     request = click.option("--request-id", help="Idempotency id; default: a new one.")
-    return cast(F, noted(request(client_options(gathered))))
+    return cast(F, _life(noted(request(client_options(gathered)))))
 
 
 def _instance(command: F) -> F:
@@ -83,7 +105,7 @@ def pause(how: _How, instance_id: str) -> None:
 
     Messages are accepted and the turn that runs may end, but none starts.
     """
-    done = how.call(lambda c: c.pause(instance_id, comment=how.comment, request_id=how.request_id))
+    done = how.call(lambda c: c.pause(instance_id, **how.given))
     how.tell({"paused": done}, f"{instance_id} is paused" + ("" if done else " already"))
 
 
@@ -92,7 +114,7 @@ def pause(how: _How, instance_id: str) -> None:
 @_control
 def resume(how: _How, instance_id: str) -> None:
     """Start dispatch of a paused instance again."""
-    done = how.call(lambda c: c.resume(instance_id, comment=how.comment, request_id=how.request_id))
+    done = how.call(lambda c: c.resume(instance_id, **how.given))
     how.tell({"resumed": done}, f"{instance_id} is resumed" if done else f"{instance_id} was not paused")
 
 
@@ -101,7 +123,7 @@ def resume(how: _How, instance_id: str) -> None:
 @_control
 def wake(how: _How, instance_id: str) -> None:
     """End the delay of a turn in BACKOFF or DEFERRED, so that it starts now. A sleep stays."""
-    done = how.call(lambda c: c.wake(instance_id, comment=how.comment, request_id=how.request_id))
+    done = how.call(lambda c: c.wake(instance_id, **how.given))
     text = f"the head of {instance_id} is ready" if done else f"the head of {instance_id} waits for no delay"
     how.tell({"woken": done}, text)
 
@@ -114,9 +136,7 @@ def retry(how: _How, instance_id: str, number: int, attempt: int) -> None:
     """Give a FAILED turn another round of attempts; its saved steps are kept."""
 
     def job(client: Client) -> Awaitable[int]:
-        return client.retry_turn(
-            instance_id, number, attempt=attempt, comment=how.comment, request_id=how.request_id
-        )
+        return client.retry_turn(instance_id, number, attempt=attempt, **how.given)
 
     limit = how.call(job)
     text = f"turn {number} of {instance_id} is tried again, up to attempt {limit}"
@@ -131,9 +151,7 @@ def skip(how: _How, instance_id: str, number: int, attempt: int) -> None:
     """End a FAILED turn as SKIPPED: the instance keeps its state, and the inbox goes on."""
 
     def job(client: Client) -> Awaitable[None]:
-        return client.skip_turn(
-            instance_id, number, attempt=attempt, comment=how.comment, request_id=how.request_id
-        )
+        return client.skip_turn(instance_id, number, attempt=attempt, **how.given)
 
     how.call(job)
     how.tell({"state": "SKIPPED"}, f"turn {number} of {instance_id} is skipped")
@@ -147,9 +165,7 @@ def park(how: _How, instance_id: str, number: int, attempt: int) -> None:
     """End a FAILED turn as PARKED: the inbox goes on, and 'pawl redrive' sends the message again."""
 
     def job(client: Client) -> Awaitable[None]:
-        return client.park_turn(
-            instance_id, number, attempt=attempt, comment=how.comment, request_id=how.request_id
-        )
+        return client.park_turn(instance_id, number, attempt=attempt, **how.given)
 
     how.call(job)
     how.tell({"state": "PARKED"}, f"turn {number} of {instance_id} is parked")
@@ -163,9 +179,7 @@ def redrive(how: _How, instance_id: str, number: int, discard: bool) -> None:
     """Send the message of a PARKED turn again, as a new turn at the end of the inbox."""
 
     def job(client: Client) -> Awaitable[int]:
-        return client.redrive_parked(
-            instance_id, number, discard=discard, comment=how.comment, request_id=how.request_id
-        )
+        return client.redrive_parked(instance_id, number, discard=discard, **how.given)
 
     turn = how.call(job)
     text = f"turn {turn} of {instance_id}" if turn else f"the message of turn {number} is dropped"
@@ -189,16 +203,15 @@ def cancel(how: _How, instance_id: str, number: int | None, message_id: str | No
         told = message_id
 
         def take_back(client: Client) -> Awaitable[int]:
-            return client.cancel_message(instance_id, told, comment=how.comment, request_id=how.request_id)
+            return client.cancel_message(instance_id, told, **how.given)
 
         turn = how.call(take_back)
-        text = f"message {told}, turn {turn}, is cancelled" if turn else f"message {told} is cancelled"
-        how.tell({"turn": turn or None}, text)
+        how.tell({"turn": turn}, f"message {told}, turn {turn}, is cancelled")
         return
     which = number or 0
 
     def job(client: Client) -> Awaitable[str]:
-        return client.cancel_turn(instance_id, which, comment=how.comment, request_id=how.request_id)
+        return client.cancel_turn(instance_id, which, **how.given)
 
     former = how.call(job)
     text = f"turn {which} of {instance_id}, which was {former}, is cancelled"
@@ -207,7 +220,7 @@ def cancel(how: _How, instance_id: str, number: int | None, message_id: str | No
 
 @click.command(short_help="Delete an instance with all that belongs to it.")
 @_instance
-@click.option("--incarnation", type=click.IntRange(min=0), default=0, help="Only this life of the id.")
+@_life
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--request-id", help="Idempotency id; default: a new one.")
 @client_options

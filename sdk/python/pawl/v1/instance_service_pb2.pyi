@@ -280,22 +280,28 @@ class PauseInstanceRequest(_message.Message):
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Id of the instance."""
     request_id: _builtins.str
-    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); the last 8 answers of an instance are kept,
+    for 24 hours after its deletion as well.
+    """
     comment: _builtins.str
     """Free text for the ledger, at most 256 bytes."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
     def __init__(
         self,
         *,
         instance_id: _builtins.str = ...,
         request_id: _builtins.str = ...,
         comment: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "instance_id", b"instance_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "incarnation", b"incarnation", "instance_id", b"instance_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -332,22 +338,28 @@ class ResumeInstanceRequest(_message.Message):
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Id of the instance."""
     request_id: _builtins.str
-    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); the last 8 answers of an instance are kept,
+    for 24 hours after its deletion as well.
+    """
     comment: _builtins.str
     """Free text for the ledger, at most 256 bytes."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
     def __init__(
         self,
         *,
         instance_id: _builtins.str = ...,
         request_id: _builtins.str = ...,
         comment: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "instance_id", b"instance_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "incarnation", b"incarnation", "instance_id", b"instance_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -384,22 +396,28 @@ class WakeInstanceRequest(_message.Message):
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Id of the instance."""
     request_id: _builtins.str
-    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); the last 8 answers of an instance are kept,
+    for 24 hours after its deletion as well.
+    """
     comment: _builtins.str
     """Free text for the ledger, at most 256 bytes."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
     def __init__(
         self,
         *,
         instance_id: _builtins.str = ...,
         request_id: _builtins.str = ...,
         comment: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "instance_id", b"instance_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "incarnation", b"incarnation", "instance_id", b"instance_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

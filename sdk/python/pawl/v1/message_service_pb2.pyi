@@ -341,14 +341,19 @@ class CancelMessageRequest(_message.Message):
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Instance of the message."""
     message_id: _builtins.str
     """Id of the message."""
     request_id: _builtins.str
-    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); the last 8 answers of an instance are kept,
+    for 24 hours after its deletion as well.
+    """
     comment: _builtins.str
     """Free text for the ledger, at most 256 bytes."""
+    incarnation: _builtins.int
+    """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
     def __init__(
         self,
         *,
@@ -356,10 +361,11 @@ class CancelMessageRequest(_message.Message):
         message_id: _builtins.str = ...,
         request_id: _builtins.str = ...,
         comment: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "instance_id", b"instance_id", "message_id", b"message_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "incarnation", b"incarnation", "instance_id", b"instance_id", "message_id", b"message_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -373,7 +379,7 @@ class CancelMessageResponse(_message.Message):
 
     TURN_FIELD_NUMBER: _builtins.int
     turn: _builtins.int
-    """Turn that the message had become; 0 if it was delayed."""
+    """Turn of the message, CANCELLED now; one that was delayed had none until then."""
     def __init__(
         self,
         *,

@@ -91,9 +91,8 @@ class MessageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelMessage(self, request, context):
-        """Takes back a message that has not started: a queued one becomes a CANCELLED turn that its instance passes over, a
-        delayed one is removed. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is
-        finished).
+        """Takes back a message that has not started: a queued or delayed one becomes a CANCELLED turn that its instance passes
+        over. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is finished).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

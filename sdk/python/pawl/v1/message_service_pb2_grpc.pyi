@@ -45,9 +45,8 @@ class MessageServiceStub:
     admitted in the order given.
     """
     CancelMessage: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.CancelMessageRequest, _message_service_pb2.CancelMessageResponse]
-    """Takes back a message that has not started: a queued one becomes a CANCELLED turn that its instance passes over, a
-    delayed one is removed. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is
-    finished).
+    """Takes back a message that has not started: a queued or delayed one becomes a CANCELLED turn that its instance passes
+    over. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is finished).
     """
     ListInbox: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.ListInboxRequest, _message_service_pb2.ListInboxResponse]
     """Lists the unfinished turns of an instance, oldest first, then its delayed messages by due time. Pages are cut by
@@ -80,9 +79,8 @@ class MessageServiceAsyncStub(MessageServiceStub):
     admitted in the order given.
     """
     CancelMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.CancelMessageRequest, _message_service_pb2.CancelMessageResponse]  # type: ignore[assignment]
-    """Takes back a message that has not started: a queued one becomes a CANCELLED turn that its instance passes over, a
-    delayed one is removed. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is
-    finished).
+    """Takes back a message that has not started: a queued or delayed one becomes a CANCELLED turn that its instance passes
+    over. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is finished).
     """
     ListInbox: _aio.UnaryUnaryMultiCallable[_message_service_pb2.ListInboxRequest, _message_service_pb2.ListInboxResponse]  # type: ignore[assignment]
     """Lists the unfinished turns of an instance, oldest first, then its delayed messages by due time. Pages are cut by
@@ -130,9 +128,8 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _message_service_pb2.CancelMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_message_service_pb2.CancelMessageResponse, _abc.Awaitable[_message_service_pb2.CancelMessageResponse]]:
-        """Takes back a message that has not started: a queued one becomes a CANCELLED turn that its instance passes over, a
-        delayed one is removed. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is
-        finished).
+        """Takes back a message that has not started: a queued or delayed one becomes a CANCELLED turn that its instance passes
+        over. Fails with NOT_FOUND (no such message), WRONG_STATE (its turn has started: use CancelTurn; or is finished).
         """
 
     @_abc_1.abstractmethod

@@ -157,7 +157,9 @@ class RetryTurnRequest(_message.Message):
     turn: _builtins.int
     """Number of the turn, from 1."""
     request_id: _builtins.str
-    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); the last 8 answers of an instance are kept,
+    for 24 hours after its deletion as well.
+    """
     incarnation: _builtins.int
     """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
     comment: _builtins.str
@@ -227,7 +229,9 @@ class SkipTurnRequest(_message.Message):
     turn: _builtins.int
     """Number of the turn, from 1."""
     request_id: _builtins.str
-    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); the last 8 answers of an instance are kept,
+    for 24 hours after its deletion as well.
+    """
     incarnation: _builtins.int
     """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
     comment: _builtins.str
@@ -295,7 +299,9 @@ class ParkTurnRequest(_message.Message):
     turn: _builtins.int
     """Number of the turn, from 1."""
     request_id: _builtins.str
-    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); the last 8 answers of an instance are kept,
+    for 24 hours after its deletion as well.
+    """
     incarnation: _builtins.int
     """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
     comment: _builtins.str
@@ -363,7 +369,9 @@ class CancelTurnRequest(_message.Message):
     turn: _builtins.int
     """Number of the turn, from 1."""
     request_id: _builtins.str
-    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); the last 8 answers of an instance are kept,
+    for 24 hours after its deletion as well.
+    """
     incarnation: _builtins.int
     """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
     comment: _builtins.str
@@ -763,7 +771,9 @@ class ResolveStepRequest(_message.Message):
     retry: _builtins.bool
     """It did not happen, or may happen again: run it. Grants another round of attempts if none was left."""
     request_id: _builtins.str
-    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); the last 8 answers of an instance are kept,
+    for 24 hours after its deletion as well.
+    """
     incarnation: _builtins.int
     """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
     comment: _builtins.str
@@ -841,7 +851,9 @@ class RedriveParkedRequest(_message.Message):
     turn: _builtins.int
     """Number of the turn, from 1."""
     request_id: _builtins.str
-    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); answers of the last 8 are kept per instance."""
+    """Optional idempotency id, `[A-Za-z0-9_.-]{1,128}` (AIP-155); the last 8 answers of an instance are kept,
+    for 24 hours after its deletion as well.
+    """
     incarnation: _builtins.int
     """If above 0, the call fails with NOT_FOUND unless the instance id still has this life."""
     comment: _builtins.str

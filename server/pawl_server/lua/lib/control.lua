@@ -1,4 +1,4 @@
---!include settle receipt
+--!include settle receipt dead
 -- Control calls: field `c` is a msgpack array of format version and the last 8 answers, newest first, each an array of request
 -- id, digest and the reply.
 
@@ -26,17 +26,23 @@ local function control_answer(u, request_id, digest, reply)
   return reply
 end
 
--- The instance of a control call, or the reply: absent, another life, or answered before.
+-- The instance of a control call, or the reply: answered before by this life or one that was deleted, absent, or another
+-- life.
 local function control_load(now, server, id, inc, request_id, digest)
   local u = settled_load(now, server, id, 'c')
+  local refusal, before
   if not u then
-    return nil, unit_absent()
+    refusal = unit_absent()
   elseif inc > 0 and inc ~= u.r[INC] then
-    return nil, { 'NOT_FOUND' }
+    refusal = { 'NOT_FOUND' }
+  else
+    before = control_before(u, request_id, digest)
   end
-  local before = control_before(u, request_id, digest)
-  if before then
-    return nil, before
+  if not before and request_id ~= '' and not MISSING.damaged then
+    before = dead_answer(dead_get(id, now), request_id, digest)
+  end
+  if before or refusal then
+    return nil, before or refusal
   end
   return u
 end

@@ -10,12 +10,13 @@ local D_IDS = 8 -- the last message ids, as dead_id gives them
 local D_BACKGROUND = 9 -- whether the deletion went on in the background
 local D_EARLIER = 10 -- further deletions, newest first: request id and whether that went on in the background, alternately
 local D_EARLIER_BIRTHS = 11 -- request ids of the creation of earlier lives, newest first
+local D_ANSWERS = 12 -- the last answers of control calls, newest first: request id as dead_id gives it, digest, reply
 local DEAD_KEEP_MS = 86400000
 local DEAD_KEEP_REQUESTS = 8
 
--- What stands for a message id in a list of them.
-local function dead_id(message_id)
-  return string.sub(redis.sha1hex(message_id), 1, 12) .. '\0'
+-- What stands for the id of a message or a request in a list of them.
+local function dead_id(id)
+  return string.sub(redis.sha1hex(id), 1, 12) .. '\0'
 end
 
 -- The last life of an id, if it was deleted within the last day.
@@ -71,4 +72,28 @@ local function dead_born_by(dead, request_id)
     end
   end
   return dead[D_BORN_REQUEST] == request_id
+end
+
+-- The control answers of a life that ends, before those of earlier ones; `answers` is its field `c`.
+local function dead_answers(answers, earlier)
+  local kept = {}
+  for i = 2, #answers do
+    local answer = answers[i]
+    kept[#kept + 1] = dead_id(answer[1])
+    kept[#kept + 1] = answer[2]
+    kept[#kept + 1] = answer[3]
+  end
+  return dead_list(earlier, 3 * DEAD_KEEP_REQUESTS, unpack(kept))
+end
+
+-- The answer that a control call got from a life that is remembered; nil if it got none.
+local function dead_answer(dead, request_id, digest)
+  local answers = dead and dead[D_ANSWERS] or {}
+  local known = #answers > 0 and dead_id(request_id)
+  for i = 1, #answers, 3 do
+    if answers[i] == known then
+      return answers[i + 1] == digest and answers[i + 2] or { 'BODY_CONFLICT' }
+    end
+  end
+  return nil
 end

@@ -1,5 +1,5 @@
 --- cancel: ends an unfinished turn; the lease of one that runs ends at once.
--- @keyspace meta i e feed type l x failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x dead failed damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id
@@ -13,7 +13,7 @@
 -- @reply OK(finished_ms int, former int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int)
 -- @emits TURN_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-CANCEL-1, R-CANCEL-2, R-CONTROL-1, R-CONTROL-2
+-- @spec  R-CANCEL-1, R-CANCEL-2, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control commit
 
 local now = meta_load(now_ms)

@@ -15,7 +15,7 @@
 local KEPT_IDS = 256
 
 local now = meta_load(now_ms)
-local u = settled_load(now, server, id, 'o')
+local u = settled_load(now, server, id, 'o', 'c')
 
 -- Digests of the newest message ids, so that a late repeat does not make a new life.
 local function newest_ids(r)
@@ -58,10 +58,13 @@ elseif u then
   r[FLAGS] = r[FLAGS] + 2
   ledger_add(u, DELETED, now, 0, 0)
   local record = { 1, r[INC], r[TAIL], r[SEQ], now, request_id, unit_birth(u)[7] or '', ids, background and 1 or 0, {}, {} }
+  local answers = {}
   if dead and dead[D_INC] ~= r[INC] then
     record[D_EARLIER] = dead_earlier(dead, dead[D_REQUEST], dead[D_BACKGROUND])
     record[D_EARLIER_BIRTHS] = dead_earlier_births(dead)
+    answers = dead[D_ANSWERS] or answers
   end
+  record[D_ANSWERS] = dead_answers(unit_table(u, 'c') or {}, answers)
   DEAD[id] = cmsgpack.pack(record)
   unit_mark('deadtime', id, now)
   if background then

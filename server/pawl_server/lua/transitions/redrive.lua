@@ -1,5 +1,5 @@
 --- redrive: sends the message of a parked turn again as a new turn, or drops it.
--- @keyspace meta i e feed type l x parked failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x dead parked failed damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id
@@ -15,7 +15,7 @@
 -- @reply OK(turn int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int) | LIMIT_EXCEEDED(limit str, value int, max int)
 -- @emits TURN_REDRIVEN, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   deny
--- @spec  R-PARK-2, R-CONTROL-1, R-CONTROL-2
+-- @spec  R-PARK-2, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control limits commit
 
 local now = meta_load(now_ms)

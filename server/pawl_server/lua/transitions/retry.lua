@@ -1,5 +1,5 @@
 --- retry: gives a failed turn another round of attempts.
--- @keyspace meta i e feed type l x failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x dead failed damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id
@@ -14,7 +14,7 @@
 -- @reply OK(state int, max_attempts int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int)
 -- @emits TURN_RETRIED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-RETRY-1, R-CONTROL-1, R-CONTROL-2
+-- @spec  R-RETRY-1, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control retry commit
 
 local now = meta_load(now_ms)

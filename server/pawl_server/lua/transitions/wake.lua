@@ -1,8 +1,9 @@
 --- wake: ends the delay of a head that waits without running; a sleep stays.
--- @keyspace meta i e feed type l x failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x dead failed damaged ready types due busy waiting ch
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id
+-- @arg   inc         int    incarnation; 0 for any
 -- @arg   request_id  str    idempotency id; may be empty
 -- @arg   digest      bytes  digest of the request
 -- @arg   comment     str    text for the ledger
@@ -11,11 +12,11 @@
 -- @reply OK(woken bool) | BODY_CONFLICT | NOT_FOUND
 -- @emits TURN_WOKEN, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-WAKE-2, R-CONTROL-1
+-- @spec  R-WAKE-2, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control commit
 
 local now = meta_load(now_ms)
-local u, reply = control_load(now, server, id, 0, request_id, digest)
+local u, reply = control_load(now, server, id, inc, request_id, digest)
 if not reply then
   local woken = u.r[STATE] == BACKOFF or u.r[STATE] == DEFERRED
   if woken then

@@ -64,42 +64,48 @@ class InstanceHandle:
         """Same as `Client.inbox`."""
         return self.client.inbox(self.id, include_payloads=include_payloads)
 
-    async def cancel_message(self, message_id: str, *, comment: str = "") -> int:
+    async def cancel_message(self, message_id: str, *, incarnation: int = 0, comment: str = "") -> int:
         """Same as `Client.cancel_message`."""
-        return await self.client.cancel_message(self.id, message_id, comment=comment)
+        return await self.client.cancel_message(self.id, message_id, incarnation=incarnation, comment=comment)
 
-    async def pause(self, *, comment: str = "") -> bool:
+    async def pause(self, *, incarnation: int = 0, comment: str = "") -> bool:
         """Same as `Client.pause`."""
-        return await self.client.pause(self.id, comment=comment)
+        return await self.client.pause(self.id, incarnation=incarnation, comment=comment)
 
-    async def resume(self, *, comment: str = "") -> bool:
+    async def resume(self, *, incarnation: int = 0, comment: str = "") -> bool:
         """Same as `Client.resume`."""
-        return await self.client.resume(self.id, comment=comment)
+        return await self.client.resume(self.id, incarnation=incarnation, comment=comment)
 
-    async def wake(self, *, comment: str = "") -> bool:
+    async def wake(self, *, incarnation: int = 0, comment: str = "") -> bool:
         """Same as `Client.wake`."""
-        return await self.client.wake(self.id, comment=comment)
+        return await self.client.wake(self.id, incarnation=incarnation, comment=comment)
 
-    async def retry(self, turn: int, *, attempt: int = 0, comment: str = "") -> int:
+    async def retry(self, turn: int, *, attempt: int = 0, incarnation: int = 0, comment: str = "") -> int:
         """Same as `Client.retry_turn`."""
-        return await self.client.retry_turn(self.id, turn, attempt=attempt, comment=comment)
+        return await self.client.retry_turn(
+            self.id, turn, attempt=attempt, incarnation=incarnation, comment=comment
+        )
 
-    async def skip(self, turn: int, *, attempt: int = 0, comment: str = "") -> None:
+    async def skip(self, turn: int, *, attempt: int = 0, incarnation: int = 0, comment: str = "") -> None:
         """Same as `Client.skip_turn`."""
-        await self.client.skip_turn(self.id, turn, attempt=attempt, comment=comment)
+        await self.client.skip_turn(self.id, turn, attempt=attempt, incarnation=incarnation, comment=comment)
 
-    async def park(self, turn: int, *, attempt: int = 0, comment: str = "") -> None:
+    async def park(self, turn: int, *, attempt: int = 0, incarnation: int = 0, comment: str = "") -> None:
         """Same as `Client.park_turn`."""
-        await self.client.park_turn(self.id, turn, attempt=attempt, comment=comment)
+        await self.client.park_turn(self.id, turn, attempt=attempt, incarnation=incarnation, comment=comment)
 
-    async def redrive(self, turn: int, *, discard: bool = False, comment: str = "") -> int:
+    async def redrive(
+        self, turn: int, *, discard: bool = False, incarnation: int = 0, comment: str = ""
+    ) -> int:
         """Same as `Client.redrive_parked`."""
-        return await self.client.redrive_parked(self.id, turn, discard=discard, comment=comment)
+        return await self.client.redrive_parked(
+            self.id, turn, discard=discard, incarnation=incarnation, comment=comment
+        )
 
-    async def cancel(self, turn: int, *, comment: str = "") -> str:
+    async def cancel(self, turn: int, *, incarnation: int = 0, comment: str = "") -> str:
         """Same as `Client.cancel_turn`."""
-        return await self.client.cancel_turn(self.id, turn, comment=comment)
+        return await self.client.cancel_turn(self.id, turn, incarnation=incarnation, comment=comment)
 
-    async def delete(self) -> bool:
+    async def delete(self, *, incarnation: int = 0) -> bool:
         """Same as `Client.delete`."""
-        return await self.client.delete(self.id)
+        return await self.client.delete(self.id, incarnation=incarnation)

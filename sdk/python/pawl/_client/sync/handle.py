@@ -65,42 +65,48 @@ class InstanceHandle:
         """Same as `Client.inbox`."""
         return self.client.inbox(self.id, include_payloads=include_payloads)
 
-    def cancel_message(self, message_id: str, *, comment: str = "") -> int:
+    def cancel_message(self, message_id: str, *, incarnation: int = 0, comment: str = "") -> int:
         """Same as `Client.cancel_message`."""
-        return self.client.cancel_message(self.id, message_id, comment=comment)
+        return self.client.cancel_message(self.id, message_id, incarnation=incarnation, comment=comment)
 
-    def pause(self, *, comment: str = "") -> bool:
+    def pause(self, *, incarnation: int = 0, comment: str = "") -> bool:
         """Same as `Client.pause`."""
-        return self.client.pause(self.id, comment=comment)
+        return self.client.pause(self.id, incarnation=incarnation, comment=comment)
 
-    def resume(self, *, comment: str = "") -> bool:
+    def resume(self, *, incarnation: int = 0, comment: str = "") -> bool:
         """Same as `Client.resume`."""
-        return self.client.resume(self.id, comment=comment)
+        return self.client.resume(self.id, incarnation=incarnation, comment=comment)
 
-    def wake(self, *, comment: str = "") -> bool:
+    def wake(self, *, incarnation: int = 0, comment: str = "") -> bool:
         """Same as `Client.wake`."""
-        return self.client.wake(self.id, comment=comment)
+        return self.client.wake(self.id, incarnation=incarnation, comment=comment)
 
-    def retry(self, turn: int, *, attempt: int = 0, comment: str = "") -> int:
+    def retry(self, turn: int, *, attempt: int = 0, incarnation: int = 0, comment: str = "") -> int:
         """Same as `Client.retry_turn`."""
-        return self.client.retry_turn(self.id, turn, attempt=attempt, comment=comment)
+        return self.client.retry_turn(
+            self.id, turn, attempt=attempt, incarnation=incarnation, comment=comment
+        )
 
-    def skip(self, turn: int, *, attempt: int = 0, comment: str = "") -> None:
+    def skip(self, turn: int, *, attempt: int = 0, incarnation: int = 0, comment: str = "") -> None:
         """Same as `Client.skip_turn`."""
-        self.client.skip_turn(self.id, turn, attempt=attempt, comment=comment)
+        self.client.skip_turn(self.id, turn, attempt=attempt, incarnation=incarnation, comment=comment)
 
-    def park(self, turn: int, *, attempt: int = 0, comment: str = "") -> None:
+    def park(self, turn: int, *, attempt: int = 0, incarnation: int = 0, comment: str = "") -> None:
         """Same as `Client.park_turn`."""
-        self.client.park_turn(self.id, turn, attempt=attempt, comment=comment)
+        self.client.park_turn(self.id, turn, attempt=attempt, incarnation=incarnation, comment=comment)
 
-    def redrive(self, turn: int, *, discard: bool = False, comment: str = "") -> int:
+    def redrive(
+        self, turn: int, *, discard: bool = False, incarnation: int = 0, comment: str = ""
+    ) -> int:
         """Same as `Client.redrive_parked`."""
-        return self.client.redrive_parked(self.id, turn, discard=discard, comment=comment)
+        return self.client.redrive_parked(
+            self.id, turn, discard=discard, incarnation=incarnation, comment=comment
+        )
 
-    def cancel(self, turn: int, *, comment: str = "") -> str:
+    def cancel(self, turn: int, *, incarnation: int = 0, comment: str = "") -> str:
         """Same as `Client.cancel_turn`."""
-        return self.client.cancel_turn(self.id, turn, comment=comment)
+        return self.client.cancel_turn(self.id, turn, incarnation=incarnation, comment=comment)
 
-    def delete(self) -> bool:
+    def delete(self, *, incarnation: int = 0) -> bool:
         """Same as `Client.delete`."""
-        return self.client.delete(self.id)
+        return self.client.delete(self.id, incarnation=incarnation)

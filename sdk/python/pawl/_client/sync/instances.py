@@ -120,16 +120,21 @@ class InstanceCalls(Connection):
         self,
         instance_id: str,
         *,
+        incarnation: int = 0,
         comment: str = "",
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> bool:
         """Stops dispatch: messages are accepted and the turn that runs may end, but none starts.
 
-        False if it was stopped already. `comment` goes into the ledger. Raises NotFound.
+        False if it was stopped already. `comment` goes into the ledger. Raises NotFound, with
+        `incarnation` also if the id has another life.
         """
         request = instances.PauseInstanceRequest(
-            instance_id=instance_id, comment=comment, request_id=request_id or new_id()
+            instance_id=instance_id,
+            incarnation=incarnation,
+            comment=comment,
+            request_id=request_id or new_id(),
         )
         return (self._call(self._stubs.instances.PauseInstance, request, timeout)).paused
 
@@ -137,13 +142,17 @@ class InstanceCalls(Connection):
         self,
         instance_id: str,
         *,
+        incarnation: int = 0,
         comment: str = "",
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> bool:
-        """Starts dispatch again. False if it was not stopped. Raises NotFound."""
+        """Starts dispatch again. False if it was not stopped. `incarnation` and errors as in `pause`."""
         request = instances.ResumeInstanceRequest(
-            instance_id=instance_id, comment=comment, request_id=request_id or new_id()
+            instance_id=instance_id,
+            incarnation=incarnation,
+            comment=comment,
+            request_id=request_id or new_id(),
         )
         return (self._call(self._stubs.instances.ResumeInstance, request, timeout)).resumed
 
@@ -151,16 +160,20 @@ class InstanceCalls(Connection):
         self,
         instance_id: str,
         *,
+        incarnation: int = 0,
         comment: str = "",
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> bool:
         """Ends the delay of a turn in BACKOFF or DEFERRED; a sleep stays. False if there was none.
 
-        Raises NotFound.
+        `incarnation` and errors as in `pause`.
         """
         request = instances.WakeInstanceRequest(
-            instance_id=instance_id, comment=comment, request_id=request_id or new_id()
+            instance_id=instance_id,
+            incarnation=incarnation,
+            comment=comment,
+            request_id=request_id or new_id(),
         )
         return (self._call(self._stubs.instances.WakeInstance, request, timeout)).woken
 

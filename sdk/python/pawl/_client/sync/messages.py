@@ -139,17 +139,20 @@ class MessageCalls(Connection):
         instance_id: str,
         message_id: str,
         *,
+        incarnation: int = 0,
         comment: str = "",
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Takes back a message that has not started; its turn, or 0 if it was delayed.
+        """Takes back a message that has not started; its turn, which one that was delayed gets by that.
 
-        Raises NotFound, WrongState if its turn has started or is finished.
+        Raises NotFound, with `incarnation` also if the id has another life, and WrongState if its turn has
+        started or is finished.
         """
         request = messages.CancelMessageRequest(
             instance_id=instance_id,
             message_id=message_id,
+            incarnation=incarnation,
             comment=comment,
             request_id=request_id or new_id(),
         )
