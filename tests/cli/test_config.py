@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
+from pawl.cli import serve
 from pawl.cli.main import main
 
 
@@ -47,6 +49,33 @@ def test_every_setting_with_its_origin(folder: Path, monkeypatch: pytest.MonkeyP
     expected = {"value": None, "variable": "PAWL_REDIS_URL", "from": "default", "place": None}
     assert found["redis_url"] == expected
     assert settings("--changed").keys() == {"port", "sweep_budget", "limits.state_bytes"}
+
+
+@pytest.mark.spec("R-SETTING-4")
+@pytest.mark.parametrize("command", [serve.server, serve.dev])
+def test_every_option_of_a_server(command: click.Command) -> None:
+    words = {
+        "redis_url": "redis://localhost/1",
+        "metrics_address": "127.0.0.1:1",
+        "data_dir": "here",
+        "host": "localhost",
+        "port": "1",
+        "namespace": "mine",
+        "processes": "3",
+        "insecure": None,
+    }
+    given = [
+        option for option in command.params if option.name not in ("file", "as_json", "until_stdin_closes")
+    ]
+    line: list[str] = []
+    for option in given:
+        word = words[option.name or ""]
+        line += [option.opts[0]] if word is None else [option.opts[0], word]
+    found = settings(*line)
+    for option in given:
+        said = found[option.name or ""]
+        assert (said["from"], said["place"]) == ("option", option.opts[0])
+        assert str(said["value"]) == (words[option.name or ""] or "True")
 
 
 def test_the_table_and_what_dev_differs_in(monkeypatch: pytest.MonkeyPatch) -> None:

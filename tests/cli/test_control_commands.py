@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import uuid
 
 import pytest
@@ -11,6 +14,7 @@ from tests.cli.conftest import Run
 from tests.cli.test_client_commands import ok, rows, value
 from tests.support.wait import wait_until_sync
 
+HANG_S = 60.0
 FAILING = ("--type", "failing", "--version", "v1")
 
 
@@ -26,6 +30,27 @@ def fail(pawl: Run, name: str, count: int = 1) -> None:
     assert first.exit_code == Exit.FAILED
     for _ in range(count - 1):
         ok(pawl("send", name))
+
+
+def detached(*words: str, stdin: str) -> subprocess.CompletedProcess[str]:
+    """Runs one command; its standard input is "empty", "closed", or "piped": says yes and stays open."""
+    line = [sys.executable, "-m", "pawl.cli", *words]
+    if stdin == "closed":
+        line = ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *line]
+    readable, writable = os.pipe()
+    os.write(writable, b"y\n")
+    try:
+        return subprocess.run(
+            line,
+            stdin=readable if stdin == "piped" else subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+        )
+    finally:
+        os.close(readable)
+        os.close(writable)
 
 
 def state(pawl: Run, name: str, turn: int = 1) -> str:
@@ -109,6 +134,58 @@ def test_cancel(pawl: Run, name: str) -> None:
     assert value(pawl("delete", name, "--json")) == {"deleted": True}
     assert ok(pawl("delete", name, "--yes")) == f"there is no {name}\n"
     assert pawl("get", name).exit_code == Exit.NOT_FOUND
+
+
+@pytest.mark.spec("R-CLI-1")
+@pytest.mark.parametrize("stdin", ["empty", "closed", "piped"])
+def test_delete_asks_nobody_who_can_not_answer(pawl: Run, dev_server: str, name: str, stdin: str) -> None:
+    ok(pawl("create", name, "--type", "nobody", "--version", "v1"))
+    shown = detached("delete", name, "--address", dev_server, stdin=stdin)
+    assert (shown.returncode, shown.stdout) == (Exit.USAGE, "")
+    (line,) = shown.stderr.splitlines()
+    assert line.startswith("error: USAGE: ")
+    assert "--yes" in line
+    assert pawl("get", name).exit_code == Exit.OK
+    shown = detached("delete", name, "--yes", "--address", dev_server, stdin=stdin)
+    assert (shown.returncode, shown.stdout) == (Exit.OK, f"{name} is deleted\n")
+
+
+@pytest.mark.spec("R-CLI-1")
+def test_delete_asks_on_a_terminal(pawl: Run, dev_server: str, name: str) -> None:
+    ok(pawl("create", name, "--type", "nobody", "--version", "v1"))
+    for answer, code in ((b"n\n", Exit.INTERRUPTED), (b"\x04", Exit.INTERRUPTED), (b"y\n", Exit.OK)):
+        ours, theirs = os.openpty()
+        try:
+            os.write(ours, answer)
+            words = [sys.executable, "-m", "pawl.cli", "delete", name, "--address", dev_server]
+            shown = subprocess.run(
+                words, stdin=theirs, capture_output=True, text=True, timeout=HANG_S, check=False
+            )
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert shown.returncode == code, shown.stderr
+        assert f"Delete {name}" in shown.stderr
+    assert pawl("get", name).exit_code == Exit.NOT_FOUND
+
+
+@pytest.mark.spec("R-CLI-1")
+@pytest.mark.parametrize("words", [("-",), ("--text", "-"), ("--binary",)])
+def test_send_without_standard_input(words: tuple[str, ...]) -> None:
+    shown = detached("send", "a", *words, "--address", "127.0.0.1:1", stdin="closed")
+    assert shown.returncode == Exit.USAGE
+    assert shown.stderr == "error: USAGE: standard input is closed (see 'pawl send --help')\n"
+
+
+@pytest.mark.spec("R-CONTROL-4")
+def test_delete_of_another_life(pawl: Run, name: str) -> None:
+    created = value(pawl("create", name, "--type", "nobody", "--version", "v1", "--json"))
+    there = created["incarnation"]
+    shown = pawl("delete", name, "--yes", "--incarnation", str(there + 1))
+    assert shown.exit_code == Exit.NOT_FOUND
+    says = f"no instance {name} of incarnation {there + 1}: the instance has incarnation {there}"
+    assert shown.stderr == f"error: NOT_FOUND: {says}\n"
+    ok(pawl("delete", name, "--yes", "--incarnation", str(there)))
 
 
 def test_usage(pawl: Run, name: str) -> None:

@@ -222,6 +222,41 @@ async def test_delete(server: Handle, api: Api) -> None:
     assert (await api.send("a", "n")).turn == 2
 
 
+@pytest.mark.spec("R-CONTROL-2", "R-CONTROL-4", "R-READ-2")
+async def test_another_incarnation_is_named(server: Handle, api: Api) -> None:
+    await _failed(server, api)
+    found = await api.instances.GetInstance(instances.GetInstanceRequest(instance_id="a"))
+    there = found.instance.incarnation
+    fields: Any = {"instance_id": "a", "incarnation": there + 1}
+    one: Any = {**fields, "turn": 1}
+    for call in (
+        api.turns.RetryTurn(turns.RetryTurnRequest(**one)),
+        api.turns.SkipTurn(turns.SkipTurnRequest(**one)),
+        api.turns.ParkTurn(turns.ParkTurnRequest(**one)),
+        api.turns.CancelTurn(turns.CancelTurnRequest(**one)),
+        api.turns.RedriveParked(turns.RedriveParkedRequest(**one)),
+        api.turns.GetTurn(turns.GetTurnRequest(**one)),
+    ):
+        problem = await refusal_of(call)
+        assert (problem.code, problem.reason) == ("NOT_FOUND", "NOT_FOUND")
+        assert problem.metadata == {"resource": "turn", "name": "a/1", "incarnation": str(there)}
+        assert (
+            problem.message == f"no turn a/1 of incarnation {there + 1}: the instance has incarnation {there}"
+        )
+    problem = await refusal_of(api.instances.DeleteInstance(instances.DeleteInstanceRequest(**fields)))
+    assert problem.metadata == {"resource": "instance", "name": "a", "incarnation": str(there)}
+    assert (
+        problem.message == f"no instance a of incarnation {there + 1}: the instance has incarnation {there}"
+    )
+    absent = turns.RetryTurnRequest(instance_id="none", turn=1, incarnation=7)
+    problem = await refusal_of(api.turns.RetryTurn(absent))
+    assert problem.metadata == {"resource": "turn", "name": "none/1"}
+    assert problem.message == "no turn none/1 of incarnation 7"
+    beyond = turns.RetryTurnRequest(instance_id="a", turn=9, incarnation=there)
+    problem = await refusal_of(api.turns.RetryTurn(beyond))
+    assert problem.metadata == {"resource": "turn", "name": "a/9"}
+
+
 @pytest.mark.parametrize("field", ["comment", "request_id", "turn", "instance_id", "incarnation", "attempt"])
 async def test_bad_fields(api: Api, field: str) -> None:
     bad: dict[str, Any] = {
@@ -275,7 +310,7 @@ async def test_calls_that_name_a_life_of_the_id(server: Handle, api: Api) -> Non
         problem = await refusal_of(call(request))
         resource = "turn" if "/" in name else "instance"
         assert (problem.code, problem.reason) == ("NOT_FOUND", "NOT_FOUND")
-        assert problem.metadata == {"resource": resource, "name": f"{name} of incarnation {life + 1}"}
+        assert problem.metadata == {"resource": resource, "name": name, "incarnation": str(life)}
     assert await _status(api) == "BLOCKED", "nothing has changed"
     pause = instances.PauseInstanceRequest(instance_id="a", request_id="p", incarnation=life)
     assert (await api.instances.PauseInstance(pause)).paused

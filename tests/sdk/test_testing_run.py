@@ -15,7 +15,7 @@ import pawl
 from pawl import Context, Defer, Origin, Step, SyncContext, testing, workflow
 from pawl.models import SavedStep
 from pawl.payloads import encode
-from pawl.testing import SLEPT, NonDeterminism
+from pawl.testing import SLEPT, NonDeterminism, UnusedNames
 from tests.sdk.handlers import Point, run
 
 HOUR = timedelta(hours=1)
@@ -39,6 +39,20 @@ def sync_order(ctx: SyncContext, state: int, message: dict) -> Any:
     ctx.sleep("cool-off", HOUR)
     paid = ctx.step("pay", lambda: price * 2)
     return ctx.done(state + paid, result=paid)
+
+
+@workflow("broke", version="v1")
+async def broke(ctx: Context, state: None, message: dict) -> Any:
+    await ctx.step("price", lambda: never("price"))
+    await ctx.sleep("cool-off", HOUR)
+    raise ArithmeticError
+
+
+@workflow("sync-broke", version="v1")
+def sync_broke(ctx: SyncContext, state: None, message: dict) -> Any:
+    ctx.step("price", lambda: never("price"))
+    ctx.sleep("cool-off", HOUR)
+    raise ArithmeticError
 
 
 class TestEndings:
@@ -225,6 +239,45 @@ class TestFakes:
 
 
 @pytest.mark.spec("R-SDK-17")
+@pytest.mark.spec("R-SDK-18")
+class TestUnusedNames:
+    @pytest.mark.parametrize("flow", [order, sync_order])
+    async def test_fakes_of_a_turn_that_is_done(self, flow: Any) -> None:
+        with pytest.raises(UnusedNames) as caught:
+            await testing.run(flow, {}, fakes={"prise": 4, "price": 4, "cool-off": 1, "pay": 1}, wake=True)
+        assert (caught.value.names, caught.value.keys) == (("prise", "cool-off"), ("price", "pay"))
+        says = f"fakes has 'prise', 'cool-off', but the handler of {flow.name!r} asked for 'price', 'pay'"
+        assert str(caught.value) == says
+
+    async def test_fakes_of_a_turn_without_steps(self) -> None:
+        with pytest.raises(UnusedNames, match="asked for no step"):
+            await run(lambda_handler(lambda ctx: ctx.continue_with(1, None)), fakes={"a": 1})
+
+    async def test_fakes_that_are_to_come_later(self) -> None:
+        fakes: dict[str, Any] = {"price": 4, "pay": 1}
+        assert (await testing.run(order, {}, fakes=fakes)).outcome == "sleep"
+        assert (await testing.run(order, {}, fakes=fakes | {"price": ValueError()})).outcome == "failed"
+
+    async def test_fakes_of_saved_steps(self) -> None:
+        ran = await testing.run(
+            order, {}, steps={"price": 7, "cool-off": SLEPT}, fakes={"price": 1, "pay": 2}
+        )
+        assert (ran.outcome, ran.result) == ("done", 2)
+
+    @pytest.mark.parametrize("flow", [broke, sync_broke])
+    async def test_saved_steps_of_an_attempt_that_fails(self, flow: Any) -> None:
+        saved = {"price": 7, "cool-off": SLEPT}
+        assert (await testing.run(flow, {}, steps=saved)).outcome == "failed"
+        with pytest.raises(UnusedNames, match="steps has 'pay'") as caught:
+            await testing.run(flow, {}, steps=saved | {"pay": 1})
+        assert (caught.value.names, caught.value.keys) == (("pay",), ("price", "cool-off"))
+        assert isinstance(caught.value.__cause__, ArithmeticError)
+
+    async def test_saved_steps_that_come_in_another_place_are_a_failure(self) -> None:
+        ran = await testing.run(order, {}, steps={"prise": 7})
+        assert (ran.failure.reason if ran.failure else "") == "ReplayError"
+
+
 class TestReplays:
     async def test_a_sound_handler_passes_and_its_steps_run_once(self) -> None:
         count = itertools.count(1)

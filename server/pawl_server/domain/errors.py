@@ -82,10 +82,19 @@ class LimitExceeded(Refused):
 
 
 class NotFound(Refused):
-    """There is no such thing. `resource` is "instance" or "turn", `name` its name."""
+    """There is no such thing. `resource` is "instance" or "turn", `name` its name.
 
-    def __init__(self, resource: str, name: str) -> None:
-        super().__init__(Reason.NOT_FOUND, f"no {resource} {name}", {"resource": resource, "name": name})
+    `asked` is the incarnation that the request named, `current` the one that there is instead; 0 for none.
+    """
+
+    def __init__(self, resource: str, name: str, asked: int = 0, current: int = 0) -> None:
+        text, metadata = f"no {resource} {name}", {"resource": resource, "name": name}
+        if asked:
+            text += f" of incarnation {asked}"
+        if current:
+            text += f": the instance has incarnation {current}"
+            metadata["incarnation"] = str(current)
+        super().__init__(Reason.NOT_FOUND, text, metadata)
 
 
 class BodyConflict(Refused):

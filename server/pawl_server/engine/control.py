@@ -105,7 +105,7 @@ class Control:
             max_turns=bounds.DELETE_AT_ONCE,
             request_id=target.request_id,
         )
-        return self._answer(partition, result, target)
+        return await self._answer(partition, result, target)
 
     async def _call(self, script: Any, what: str, target: Target, **args: Any) -> Any:
         engine = self._engine
@@ -121,14 +121,31 @@ class Control:
             comment=target.comment,
             **args,
         )
-        return self._answer(partition, await call, target)
+        return await self._answer(partition, await call, target)
 
-    def _answer(self, partition: PartitionHandle, result: Result[Any], target: Target) -> Any:
+    async def _answer(self, partition: PartitionHandle, result: Result[Any], target: Target) -> Any:
         self._engine.ready(partition, result.ready)
         reply = result.replies[0]
+        if reply.word == "NOT_FOUND":
+            raise await self._not_found(target)
         if reply.word != "OK":
             raise _refusal(target, reply)
         return reply
+
+    async def _not_found(self, target: Target) -> NotFound:
+        """The refusal, which says what life of the id there is if the call named another one."""
+        current = 0
+        if target.incarnation:
+            try:
+                current = (await self._engine.instances.get(target.instance_id)).incarnation
+            except NotFound:
+                pass
+        other = current if current != target.incarnation else 0
+        return NotFound("turn" if target.turn else "instance", _name(target), target.incarnation, other)
+
+
+def _name(target: Target) -> str:
+    return f"{target.instance_id}/{target.turn}" if target.turn else target.instance_id
 
 
 def _seen(target: Target) -> dict[str, int]:
@@ -136,12 +153,9 @@ def _seen(target: Target) -> dict[str, int]:
 
 
 def _refusal(target: Target, reply: Any) -> Refused:
-    name = f"{target.instance_id}/{target.turn}" if target.turn else target.instance_id
     match reply.word:
-        case "NOT_FOUND":
-            life = f" of incarnation {target.incarnation}" if target.incarnation else ""
-            return NotFound("turn" if target.turn else "instance", name + life)
         case "PRUNED":
+            name = _name(target)
             return Refused(Reason.PRUNED, f"turn {name} was trimmed", {"resource": "turn", "name": name})
         case "BODY_CONFLICT":
             return BodyConflict("request", target.request_id)

@@ -50,22 +50,23 @@ class Turns:
 
         Raises NotFound, Refused(PRUNED) or a StoreError.
         """
+        name = f"{instance_id}/{turn}"
         partition = self._engine.store.partition_of(instance_id)
         # The size is what the answer may weigh: a list of large turns is read in several calls.
         reply = await self._reads.submit(partition, GetTurnItem(instance_id, turn, steps), 1 << 15)
         if isinstance(reply, GetTurnPruned):
             if incarnation and incarnation != reply.incarnation:
-                raise _other_life(instance_id, turn, incarnation)
+                raise NotFound("turn", name, incarnation, reply.incarnation)
             raise Refused(
                 Reason.PRUNED,
                 f"turn {turn} of {instance_id} was trimmed",
-                {"resource": "turn", "name": f"{instance_id}/{turn}"},
+                {"resource": "turn", "name": name},
             )
         if not isinstance(reply, GetTurnOk):
-            raise NotFound("turn", f"{instance_id}/{turn}")
+            raise NotFound("turn", name, incarnation)
         record = instance_record(reply.record)
         if incarnation and incarnation != record.incarnation:
-            raise _other_life(instance_id, turn, incarnation)
+            raise NotFound("turn", name, incarnation, record.incarnation)
         return views.turn(instance_id, record, turn_view(reply.view), steps=steps)
 
     async def list(
@@ -138,7 +139,3 @@ class Turns:
         if not isinstance(reply, FindMessageOk):
             raise NotFound("message", f"{instance_id}/{message_id}")
         return reply.turn, reply.due_ms - result.now_ms
-
-
-def _other_life(instance_id: str, turn: int, incarnation: int) -> NotFound:
-    return NotFound("turn", f"{instance_id}/{turn} of incarnation {incarnation}")

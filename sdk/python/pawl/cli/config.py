@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pawl.cli.options import config_option, insecure_option, json_option, metrics_option
+from pawl.cli.options import (
+    config_option,
+    insecure_option,
+    json_option,
+    metrics_option,
+    processes_option,
+)
 from pawl.cli.output import print_json, print_table
 from pawl.cli.serve import DEV, configure
 
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on.")
 @click.option("--namespace", help="Namespace to work on.")
 @insecure_option
+@processes_option
 @metrics_option
 @config_option
 @json_option

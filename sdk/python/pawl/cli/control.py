@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from pawl.cli.options import call, client_options
+from pawl.cli.options import call, client_options, confirm
 from pawl.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def delete(
 ) -> None:
     """Delete an instance with its state, inbox, history and ledger; a turn that runs loses its lease."""
     if not yes and not as_json:
-        click.confirm(f"Delete {instance_id} with everything that belongs to it?", abort=True, err=True)
+        confirm(f"Delete {instance_id} with everything that belongs to it?", "--yes")
 
     def job(client: Client) -> Awaitable[bool]:
         return client.delete(instance_id, incarnation=incarnation, request_id=request_id)

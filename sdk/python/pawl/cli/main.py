@@ -66,6 +66,7 @@ class Program(click.Group):
         """Runs the program and exits."""
         words = list(sys.argv[1:] if args is None else args)
         as_json = "--json" in words
+        _open_standard_files()
         named |= {"standalone_mode": False, "prog_name": "pawl"}
         try:
             result = super().main(words, **named)
@@ -82,6 +83,15 @@ class Program(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(Exit.FAILED)
         sys.exit(result if isinstance(result, int) else Exit.OK)
+
+
+def _open_standard_files() -> None:
+    """Fills descriptors 0 to 2 where the caller has closed them: libuv aborts if it closes one of them."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def _version() -> str:

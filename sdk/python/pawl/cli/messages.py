@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pawl.cli.exits import CommandError, Exit
-from pawl.cli.options import JSON, call, client_options, parse_json
+from pawl.cli.options import JSON, call, client_options, parse_json, read_input
 from pawl.cli.output import local, print_json, sent_json, text_of
 from pawl.cli.waiting import why_unfinished
 from pawl.errors import InstanceDeleted, NotFound, TurnUnfinished
@@ -123,9 +122,9 @@ def _value(message: str | None, text: bool, binary: bool) -> Any:
     if binary:
         if message not in (None, "-"):
             raise click.UsageError("--binary reads standard input, so MESSAGE must be left out")
-        return sys.stdin.buffer.read()
+        return read_input()
     if message == "-":
-        data = sys.stdin.buffer.read()
+        data = read_input()
         return _decoded(data) if text else parse_json(data, _bad_message)
     if message is None:
         return "" if text else None

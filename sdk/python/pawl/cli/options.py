@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -103,6 +104,23 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         new_event_loop = None
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
+
+
+def confirm(question: str, flag: str) -> None:
+    """Asks before something that can't be undone; `flag` is the option that answers.
+
+    No ends the command. Where nobody can be asked, as standard input is no terminal, that is a usage error.
+    """
+    if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
+        raise click.UsageError(f"{flag} is needed where standard input is no terminal that can be asked")
+    click.confirm(question, abort=True, err=True)
+
+
+def read_input() -> bytes:
+    """Reads standard input to its end; a usage error if it is closed."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise click.UsageError("standard input is closed")
+    return sys.stdin.buffer.read()
 
 
 class JsonValue(click.ParamType):

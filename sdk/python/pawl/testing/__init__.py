@@ -20,7 +20,7 @@ from __future__ import annotations
 from pawl.testing._attempts import SLEPT
 from pawl.testing._replays import NonDeterminism
 from pawl.testing.running import Advanced, Clock, Server, server
-from pawl.testing.turns import Deferral, Ran, Sleep, run, run_sync
+from pawl.testing.turns import Deferral, Ran, Sleep, UnusedNames, run, run_sync
 
 __all__ = [
     "SLEPT",
@@ -31,6 +31,7 @@ __all__ = [
     "Ran",
     "Server",
     "Sleep",
+    "UnusedNames",
     "run",
     "run_sync",
     "server",

@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final, Literal
 
 from pawl._convert import failure_of
@@ -71,6 +72,8 @@ class Played:
     slept: list[Sleep] = field(default_factory=list)
     raised: dict[str, BaseException] = field(default_factory=dict)
     """What steps raised, by key."""
+    asked: dict[str, bool] = field(default_factory=dict)
+    """Keys that the handler asked for, in order: True for a step, False for a sleep."""
     stray: str = ""
     """Key of a step that there was no value for."""
     logs: list[logging.LogRecord] = field(default_factory=list)
@@ -253,12 +256,17 @@ class _Context(TurnContext):
 
     async def _step(self, key: str, fn: Callable[..., Any], kind: str, timeout: float, returns: Any) -> Any:
         host = _host(self)
+        host.played.asked[key] = True
         fn, returns = host.stand_in(key, fn, returns)
         try:
             return await super()._step(key, fn, kind, timeout, returns)
         except BaseException as error:
             host.played.raised[key] = error
             raise
+
+    def _enter_sleep(self, key: str, duration: float | timedelta) -> Sleep | None:
+        _host(self).played.asked[key] = False
+        return super()._enter_sleep(key, duration)
 
     def _logger(self) -> logging.Logger:
         return _host(self).logger
@@ -277,12 +285,17 @@ class _SyncContext(SyncTurnContext):
         returns: Any = None,
     ) -> Any:
         host = _host(self)
+        host.played.asked[key] = True
         fn, returns = host.stand_in(key, fn, returns)
         try:
             return super().step(key, fn, kind=kind, timeout=timeout, returns=returns)
         except BaseException as error:
             host.played.raised[key] = error
             raise
+
+    def _enter_sleep(self, key: str, duration: float | timedelta) -> Sleep | None:
+        _host(self).played.asked[key] = False
+        return super()._enter_sleep(key, duration)
 
     def _logger(self) -> logging.Logger:
         return _host(self).logger

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pawl._requests import UNSET
 from pawl.context import Outcome
+from pawl.errors import ReplayError
 from pawl.models import Failure, Origin, SavedStep
 from pawl.payloads import Payload, decode, encode
 from pawl.testing._attempts import CONTINUE, DONE, FAILED, SLEPT, Entry, Played, play
@@ -87,6 +88,23 @@ class Ran:
         return self.outcome == "continue"
 
 
+class UnusedNames(AssertionError):
+    """Names given to `run` that the handler has not asked for.
+
+    Attributes:
+        names: the names.
+        keys: keys of the steps that the handler asked for, in order; for saved steps, of sleeps too.
+    """
+
+    def __init__(self, workflow: str, given: str, names: tuple[str, ...], keys: tuple[str, ...]) -> None:
+        self.names = names
+        self.keys = keys
+        asked = f"for {', '.join(map(repr, keys))}" if keys else "for no step"
+        super().__init__(
+            f"{given} has {', '.join(map(repr, names))}, but the handler of {workflow!r} asked {asked}"
+        )
+
+
 async def run(
     workflow: Workflow,
     message: Any,
@@ -129,6 +147,10 @@ async def run(
         admit_time: when the message was admitted, which `ctx.now()`, `ctx.uuid()` and `ctx.random()` derive
             from; default is 2027-01-15T08:00Z.
         namespace: part of the steps' effect ids.
+
+    Raises UnusedNames if the turn is done and the handler has not asked for one of `fakes` (an attempt that
+    ends otherwise may not have come to all of them), and if an attempt ends without a ReplayError although
+    the handler has not asked for one of `steps`.
     """
     leased = LeasedTurn(
         lease=b"test",
@@ -154,9 +176,22 @@ async def run(
         leased.last_failure.non_retryable = last_failure.non_retryable
     saved = list(_entries(steps))
     played = await play(workflow, leased, saved, fakes or {}, wakes=lambda _: wake)
+    _check_used(workflow, played, [entry.key for entry in saved], fakes or {})
     if replay:
         await check_replays(workflow, leased, played)
     return _ran(played, len(saved))
+
+
+def _check_used(workflow: Workflow, played: Played, saved: list[str], fakes: Mapping[str, Any]) -> None:
+    if played.failure is None or played.failure.reason != ReplayError.__name__:
+        unused = tuple(key for key in saved if key not in played.asked)
+        if unused:
+            raise UnusedNames(workflow.name, "steps", unused, tuple(played.asked)) from played.exception
+    if played.ending in (DONE, CONTINUE):
+        unused = tuple(key for key in fakes if not played.asked.get(key))
+        if unused:
+            steps = tuple(key for key, is_step in played.asked.items() if is_step)
+            raise UnusedNames(workflow.name, "fakes", unused, steps)
 
 
 def run_sync(workflow: Workflow, message: Any, **options: Any) -> Ran:

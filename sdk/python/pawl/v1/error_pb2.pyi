@@ -31,7 +31,9 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     where it measures the request. Metadata: `limit`, `value`, `max`. `pawl.LimitExceeded`.
     """
     REASON_NOT_FOUND: _Reason.ValueType  # 3
-    """NOT_FOUND, succeeds once the object exists. Metadata `resource` and `name`. `pawl.NotFound`."""
+    """NOT_FOUND, succeeds once the object exists. Metadata `resource` and `name`, and if the request named another incarnation
+    than the one that exists, `incarnation`: that one. `pawl.NotFound`.
+    """
     REASON_PRUNED: _Reason.ValueType  # 4
     """NOT_FOUND, never succeeds. The turn existed; its history was trimmed. `pawl.Pruned`."""
     REASON_BODY_CONFLICT: _Reason.ValueType  # 5
@@ -117,7 +119,9 @@ REASON_LIMIT_EXCEEDED: Reason.ValueType  # 2
 where it measures the request. Metadata: `limit`, `value`, `max`. `pawl.LimitExceeded`.
 """
 REASON_NOT_FOUND: Reason.ValueType  # 3
-"""NOT_FOUND, succeeds once the object exists. Metadata `resource` and `name`. `pawl.NotFound`."""
+"""NOT_FOUND, succeeds once the object exists. Metadata `resource` and `name`, and if the request named another incarnation
+than the one that exists, `incarnation`: that one. `pawl.NotFound`.
+"""
 REASON_PRUNED: Reason.ValueType  # 4
 """NOT_FOUND, never succeeds. The turn existed; its history was trimmed. `pawl.Pruned`."""
 REASON_BODY_CONFLICT: Reason.ValueType  # 5
