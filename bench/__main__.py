@@ -23,8 +23,6 @@ ROUNDS = 5
 FOREIGN_PCT = 15.0
 SCRIPT_GROWTH = 1.35
 """Script time of a turn with much stored, against that with least stored, at most."""
-MORE_COMMANDS = 0.3
-"""Redis commands that a turn may need more then: beyond min_turns a finish looks at old receipts at times."""
 SOAK_GROWTH = 1.1
 ROOT = Path(__file__).resolve().parents[1]
 MEASURES = ("turns_per_s", "steps_per_s", "p50_ms", "p99_ms", "bytes", "recovery_s")
@@ -113,11 +111,9 @@ def _sweeps(scaling: bool, soak: float, quick: bool) -> bool:
         rows = asyncio.run(run_scaling(*sizes))
         for row in rows:
             click.echo(json.dumps(row))
-        commands = rows[0]["commands_per_turn"] + MORE_COMMANDS
-        good = all(
-            row["exact"] and row["script_ratio"] <= SCRIPT_GROWTH and row["commands_per_turn"] <= commands
-            for row in rows
-        )
+        good = all(row["exact"] and row["script_ratio"] <= SCRIPT_GROWTH for row in rows)
+        for count in ("calls_per_turn", "commands_per_turn"):
+            good = good and len({round(row[count], 1) for row in rows}) == 1
     if soak:
         row = asyncio.run(run_soak(soak))
         click.echo(json.dumps(row))

@@ -23,7 +23,7 @@ from tests.support.redis_server import Store, call_all
 
 _LEDGER_STEP = 64
 """lib/ledger.lua trims at every 64th event."""
-_PAUSED, _DELETING, _GC, _AWAITED, _OWN_SETTINGS = 1, 2, 4, 8, 16
+_PAUSED, _DELETING, _AWAITED, _OWN_SETTINGS = 1, 2, 8, 16
 """Bits of FLAGS."""
 _IDLE, _ACTIVE, _BLOCKED, _STOPPED, _DELETED = 1, 2, 3, 4, 5
 """Instance status, as in lib/ledger.lua and pawl.v1.InstanceStatus."""
@@ -326,7 +326,7 @@ def _check_timers(p: Partition) -> Iterator[str]:
         if kind in entries:
             entries[kind].add(instance_id)
     wanted = {
-        "gc": {one.id for one in p.live if one.r["FLAGS"] & _GC},
+        "gc": {one.id for one in p.live if one.r["GC_AT"]},
         "delayed": {one.id for one in p.live if one.r["DELAYED_AT"]},
         "expiry": {one.id for one in p.live if one.r["EXPIRES_AT"]},
         "settle": {one.id for one in p.live if one.behind},
@@ -335,6 +335,10 @@ def _check_timers(p: Partition) -> Iterator[str]:
     for kind, found in entries.items():
         if found != wanted[kind]:
             yield f"due: {kind} entries of {sorted(found)}, wanted of {sorted(wanted[kind])}"
+    for one in p.live:
+        at = p.due.get(("gc", one.id), one.r["GC_AT"])
+        if at != one.r["GC_AT"]:
+            yield f"due: gc of {one.id} at {at}, its record says {one.r['GC_AT']}"
 
 
 def _check_later(p: Partition) -> Iterator[str]:

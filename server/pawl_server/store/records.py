@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-RECORD_FIELDS = 50
+RECORD_FIELDS = 51
 
 
 def unpack(raw: bytes) -> list[Any]:
@@ -33,6 +33,7 @@ class InstanceRecord(NamedTuple):
     kept: int
     kept_bytes: int
     seq: int
+    gc_at_ms: int
     state: int
     bytes: int
     steps: int

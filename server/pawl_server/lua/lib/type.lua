@@ -11,6 +11,8 @@ local MAX_AGE_MS = 10
 local MAX_TURNS = 11
 local MAX_BYTES = 12
 local ON_EXHAUSTED = 13 -- 1 block, 2 skip, 3 park
+-- Where MAX_AGE_MS was raised: engine ms and the age before alternately, both rising; turns that finished earlier keep it.
+local CAPS = 14
 -- Elements 1 and 2 are the format version and the time of the last change.
 local DEFAULTS = { 1, 0, 60000, 3, 1000, 60000, 2, 3600000, 256, 86400000, 2000, 4194304, 1 }
 local TYPES = {}

@@ -15,6 +15,8 @@
 
 -- Timers of an instance that can't be read are looked at again after this time.
 local DAMAGED_MS = 60000
+-- Turns that one script trims: with the next one it goes on at once.
+local TRIM_LIMIT = 1024
 
 -- What settle does for an entry of these kinds: the outcome that is reported.
 local SETTLED = { backoff = 'ready', sleep = 'ready', defer = 'ready', delayed = 'admitted', expiry = 'expired', settle = 'passed' }
@@ -32,7 +34,7 @@ end
 
 local now = meta_load(now_ms)
 local entries = redis.call('ZRANGEBYSCORE', T .. 'due', '-inf', now, 'LIMIT', 0, limit)
-local replies = {}
+local replies, trims = {}, TRIM_LIMIT
 for i = 1, #entries do
   local kind, id = string.match(entries[i], '^(%a*):?(.*)$')
   local u = settled_load(now, server, id)
@@ -54,11 +56,10 @@ for i = 1, #entries do
     local fired = u.fired and u.fired[kind .. ':']
     reply = fired and { 'FIRED', kind, id, u.r[INC], u.r[HEAD], 0, '', SETTLED[kind], '' } or { 'STALE', kind, id }
   elseif kind == 'gc' then
-    local trimmed = history_trim(u, now, 16)
-    history_arm(u, now)
-    if DUE[entries[i]] == nil then
-      DUE[entries[i]] = false
-    end
+    local trimmed = history_trim(u, now, math.min(GC_LIMIT, math.floor(trims / 2)))
+    trims = trims - trimmed
+    history_arm(u, now, true)
+    DUE[entries[i]] = u.r[GC_AT] > 0 and u.r[GC_AT]
     reply = { 'FIRED', kind, id, u.r[INC], u.r[HEAD], 0, '', tostring(trimmed), '' }
   else
     DUE[entries[i]] = false

@@ -134,7 +134,7 @@ local function check_indexes(u, f)
     note(mend_mark(names[i], T .. names[i], u.id, true, birth[2]), 'was not in ' .. names[i])
   end
   note(mend_entries(u, now, server), 'an entry that wakes it or lists it was missing')
-  note(has_bit(r[FLAGS], 4) and mend_entry('gc:' .. u.id, now), 'the entry for trimming was missing')
+  note(mend_entry('gc:' .. u.id, r[GC_AT]), 'the entry for trimming was missing')
 end
 
 local function check_ledger(u)

@@ -14,7 +14,7 @@
 
 -- Kinds of `due` entry that belong to a state of the head.
 local STATES = { lease = RUNNING, sleep = SLEEPING, backoff = BACKOFF, defer = DEFERRED }
-local SECONDARY = { delayed = DELAYED_AT, expiry = EXPIRES_AT }
+local SECONDARY = { delayed = DELAYED_AT, expiry = EXPIRES_AT, gc = GC_AT }
 
 local now = meta_load(now_ms)
 local kind, rest = string.match(name, '^(%a+):?(.*)$')
@@ -30,10 +30,8 @@ local function due_stands(u, deleting, what)
     return u.r[STATE] == STATES[what] and (what == 'lease' or not has_bit(u.r[FLAGS], 1))
   elseif SECONDARY[what] then
     return u.r[SECONDARY[what]] > 0
-  elseif what == 'settle' then
-    return u.r[STATE] == BEHIND
   end
-  return what == 'gc' and has_bit(u.r[FLAGS], 4)
+  return what == 'settle' and u.r[STATE] == BEHIND
 end
 
 -- Whether the entry has what it stands for. What can't be read is left alone.

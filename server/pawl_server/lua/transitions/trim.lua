@@ -8,7 +8,7 @@
 -- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
 -- @spec  R-TRIM-1, R-TRIM-2, R-TRIM-3
---!include history settle commit
+--!include history settle mend commit
 
 local now = meta_load(now_ms)
 local replies = {}
@@ -18,6 +18,7 @@ for at = FIRST, LAST, STRIDE do
   if u then
     local trimmed = history_trim(u, now, limit)
     history_arm(u, now)
+    mend_entry('gc:' .. id, u.r[GC_AT])
     replies[#replies + 1] = { 'OK', trimmed, history_next(u, now) or 0 }
   else
     replies[#replies + 1] = unit_absent()
