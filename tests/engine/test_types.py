@@ -8,6 +8,7 @@ from pawl_server.domain.errors import Refused
 from pawl_server.engine import Engine
 from pawl_server.store import scripts_gen
 from pawl_server.store.errors import StoreUnavailable
+from pawl_server.store.records import TYPE_DEFAULTS, TYPE_FIELDS
 from tests.support.hand import Hand
 from tests.support.items import send_item
 
@@ -56,6 +57,19 @@ async def test_what_a_crash_left_behind_is_made_good(engine: Engine, monkeypatch
     assert await revisions(engine, "u") == [1, 1]
     assert await revisions(engine, "n149") == [2, 2]
     assert await engine.types.sync() == 0
+
+
+@pytest.mark.parametrize("field", TYPE_FIELDS)
+@pytest.mark.spec("R-TYPE-4")
+async def test_every_setting_is_shown(engine: Engine, field: str) -> None:
+    """Who reads a type, changes one setting and stores it changes no other."""
+    before = await engine.types.get("t")
+    stored = await engine.types.put("t", {field: TYPE_DEFAULTS[field] + 1})
+    shown = await engine.types.get("t")
+    assert shown == stored
+    shown.ClearField("revision")
+    shown.ClearField("update_time")
+    assert shown != before
 
 
 async def test_the_settings_of_a_first_frame_fill_only_what_is_not_there(engine: Engine) -> None:

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from pawl.v1 import admin_service_pb2 as admin
-from pawl.v1.workflow_type_pb2 import Retention, RetryPolicy, WorkflowType
+from pawl.v1.workflow_type_pb2 import ExhaustionPolicy, Retention, RetryPolicy, WorkflowType
 from tests.support.api import Api, refusal_of
 
 DEFAULTS = WorkflowType(
@@ -18,6 +18,7 @@ DEFAULTS = WorkflowType(
     retry=RetryPolicy(initial_delay=Duration(seconds=1), max_delay=Duration(seconds=60), factor=2),
     attempt_timeout=Duration(seconds=3600),
     retention=Retention(min_turns=256, max_age=Duration(seconds=86_400), max_turns=2_000, max_bytes=4 << 20),
+    on_exhausted=ExhaustionPolicy.EXHAUSTION_POLICY_BLOCK,
 )
 
 

@@ -8,7 +8,7 @@ one, so copies may arrive in any order. What a crash between the two leaves behi
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pawl.v1.workflow_type_pb2 import Retention, RetryPolicy, WorkflowType
 from pawl_server.domain.cursor import page_position, page_token
@@ -20,6 +20,7 @@ from pawl_server.store.records import TYPE_DEFAULTS, pack_type, unpack_type
 from pawl_server.store.scripts_gen import GetTypeItem, GetTypeOk, PutTypeOk
 
 if TYPE_CHECKING:
+    from pawl.v1.workflow_type_pb2 import ExhaustionPolicy
     from pawl_server.engine.core import Engine
     from pawl_server.store.client import PartitionHandle
 
@@ -203,6 +204,7 @@ def message(name: str, revision: int, packed: bytes) -> WorkflowType:
         ),
         attempt_timeout=duration(value["attempt_timeout_ms"]),
         retention=retention,
+        on_exhausted=cast("ExhaustionPolicy.ValueType", value["on_exhausted"]),
         revision=revision,
         update_time=timestamp(changed_ms) if revision else None,
     )
