@@ -110,6 +110,31 @@ def test_retry_skip_and_park(pawl: Run, name: str) -> None:
     ok(pawl("delete", name, "--yes"))
 
 
+@pytest.mark.spec("R-PARK-3")
+def test_a_discarded_message(pawl: Run, name: str) -> None:
+    fail(pawl, name)
+    ok(pawl("park", name, "1"))
+    assert ok(pawl("redrive", name, "1", "--discard")) == "the message of turn 1 is dropped\n"
+    cells = dict(rows(pawl("turns", name, "1")))
+    assert (cells["state"], cells["message"]) == ("PARKED", "discarded")
+    shown = value(pawl("turns", name, "1", "--json"))
+    assert (shown["message"], shown["discarded"], shown["trimmed"]) == (None, True, False)
+
+
+@pytest.mark.spec("R-DEFER-3")
+def test_why_a_turn_is_put_off(pawl: Run, name: str) -> None:
+    ok(pawl("send", name, "--type", "full", "--version", "v1"))
+    wait_until_sync(lambda: state(pawl, name) == "DEFERRED", 10, "the turn is put off")
+    assert value(pawl("turns", name, "1", "--json"))["defer_reason"] == "capacity"
+    assert dict(rows(pawl("turns", name, "1")))["deferred for"] == "capacity"
+    assert "is DEFERRED (capacity) until" in dict(rows(pawl("get", name)))["head turn"]
+    for words in (("turns", name), ("inbox", name), ("backlog", "full")):
+        assert "DEFERRED (capacity)" in ok(pawl(*words))
+    ok(pawl("pause", name))
+    assert "is DEFERRED (capacity), and the instance is paused" in dict(rows(pawl("get", name)))["head turn"]
+    ok(pawl("delete", name, "--yes"))
+
+
 def test_cancel(pawl: Run, name: str) -> None:
     words = ("--tag", name, "--correlation-key", f"k-{name}")
     ok(pawl("create", name, "--type", "nobody", "--version", "v1", *words))

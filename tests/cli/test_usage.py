@@ -303,6 +303,8 @@ def test_a_time_is_said_to_be_what_it_is(capsys: pytest.CaptureFixture[str]) -> 
                 False,
                 0,
                 None,
+                "",
+                False,
                 None,
                 None,
             )

@@ -121,6 +121,28 @@ async def test_park_and_redrive(server: Handle, api: Api) -> None:
         api.turns.RedriveParked(turns.RedriveParkedRequest(instance_id="a", turn=1, discard=True))
     )
     assert problem.metadata == {"state": "PARKED"}
+    found = (await api.turns.GetTurn(turns.GetTurnRequest(instance_id="a", turn=1))).turn
+    assert (found.message.data, found.discarded) == (b"1", False)
+
+
+@pytest.mark.spec("R-PARK-3", "R-READ-8")
+async def test_views_of_a_discarded_message(server: Handle, api: Api) -> None:
+    await _failed(server, api)
+    await api.turns.ParkTurn(turns.ParkTurnRequest(instance_id="a", turn=1))
+    listing = turns.ListParkedRequest(workflow_type="t")
+    assert [turn.message.data for turn in (await api.turns.ListParked(listing)).turns] == [b"1"]
+    await api.turns.RedriveParked(turns.RedriveParkedRequest(instance_id="a", turn=1, discard=True))
+    assert not (await api.turns.ListParked(listing)).turns
+    whole = turns.ListTurnsRequest(instance_id="a", include_payloads=True)
+    for shown in (
+        (await api.turns.GetTurn(turns.GetTurnRequest(instance_id="a", turn=1))).turn,
+        (await api.turns.ListTurns(whole)).turns[-1],
+        (await api.turns.ListTurns(turns.ListTurnsRequest(instance_id="a"))).turns[-1],
+    ):
+        assert (shown.turn, shown.state) == (1, TurnState.TURN_STATE_PARKED)
+        assert (shown.message_id, shown.last_failure.reason, shown.trimmed) == ("m0", "BROKEN", False)
+        assert (shown.HasField("message"), shown.discarded) == (False, True)
+    assert [turn.discarded for turn in (await api.turns.ListTurns(whole)).turns] == [False, False, True]
 
 
 @pytest.mark.spec("R-CANCEL-1")

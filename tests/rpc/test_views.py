@@ -17,6 +17,8 @@ from pawl.v1.turn_pb2 import TurnState
 from pawl_server.app import Handle
 from tests.support.api import Api, refusal_of
 from tests.support.hand import Hand
+from tests.support.raw_worker import ByPolls
+from tests.support.stream import defer, finish
 
 PAUSED, BLOCKED = InstanceStatus.INSTANCE_STATUS_PAUSED, InstanceStatus.INSTANCE_STATUS_BLOCKED
 
@@ -46,6 +48,32 @@ async def test_inbox(server: Handle, api: Api) -> None:
     assert (later.turn, later.state, later.due_time.seconds > 0) == (0, TurnState.TURN_STATE_QUEUED, True)
     shown = await _inbox(api, include_payloads=True, page_size=2)
     assert [entry.turn.message.data for entry in shown.entries] == [b"x", b"xx"]
+
+
+@pytest.mark.spec("R-DEFER-3", "R-READ-2", "R-READ-6", "R-READ-7")
+async def test_why_a_turn_is_put_off(api: Api) -> None:
+    await api.create("a")
+    await api.send("a", "m")
+    worker = ByPolls(api)
+
+    async def everywhere() -> set[tuple[int, str]]:
+        backlog = messages.ListBacklogRequest(workflow_type="t")
+        shown = [
+            (await api.turns.GetTurn(turns.GetTurnRequest(instance_id="a", turn=1))).turn,
+            (await api.turns.ListTurns(turns.ListTurnsRequest(instance_id="a"))).turns[0],
+            (await _inbox(api)).entries[0].turn,
+            (await api.messages.ListBacklog(backlog)).entries[0].head,
+        ]
+        return {(turn.state, turn.defer_reason) for turn in shown}
+
+    for reason in ("capacity", "my.own_words-1", ""):
+        assert (await worker.do(await worker.turn(), defer(3_600_000, reason))).ok
+        assert await everywhere() == {(TurnState.TURN_STATE_DEFERRED, reason)}
+        await api.instances.WakeInstance(instances.WakeInstanceRequest(instance_id="a"))
+        assert await everywhere() == {(TurnState.TURN_STATE_QUEUED, "")}
+    turn = await worker.turn()
+    assert await everywhere() == {(TurnState.TURN_STATE_RUNNING, "")}
+    assert (await worker.do(turn, finish())).ok
 
 
 @pytest.mark.spec("R-READ-6")

@@ -42,6 +42,25 @@ def test_it_goes_on_in_the_same_attempt_with_its_steps(driver: Driver) -> None:
     assert driver.record().defers == 0, "the next turn begins anew"
 
 
+@pytest.mark.spec("R-DEFER-3", "R-CMD-1", "R-CMD-2")
+def test_the_record_has_the_reason_until_the_turn_goes_on(driver: Driver) -> None:
+    driver.send()
+    held = driver.take()
+    due = held.defer(1_000, "budget").due_ms
+    assert driver.record().answer2 == b"budget"
+    with driver.unchanged():
+        again = held.defer(1_000, "budget", n=held.n)
+        assert (again.word, again.due_ms) == ("OK", due)
+    driver.elapse(1_000)
+    later = driver.take()
+    record = driver.record()
+    assert (record.answer2, record.previous_answer1, record.previous_answer2) == (0, due, 0)
+    assert later.defer(1_000).word == "OK"
+    assert driver.record().answer2 == 0, "no reason"
+    driver.elapse(1_000)
+    driver.take().finish()
+
+
 @pytest.mark.spec("R-DEFER-2", "R-LIMIT-1")
 def test_how_often_a_turn_may_be_put_off(driver: Driver) -> None:
     driver.send()

@@ -150,6 +150,59 @@ def test_redrive_may_drop_the_message(driver: Driver) -> None:
         assert driver.redrive().word == "WRONG_STATE"
 
 
+@pytest.mark.spec("R-PARK-3")
+def test_a_dropped_message_is_nowhere_any_more(driver: Driver) -> None:
+    failed(driver, b"2")
+    driver.park()
+    before, bytes_before = driver.state(), driver.record().kept_bytes
+    assert driver.redrive(discard=True).word == "OK"
+    assert set(changes(before, driver.state())) == {
+        "i:a r", "i:a c", "i:a 1.h", "i:a 1.m", "i:a 1.p", "e:a", f"parked {PARKED_1}",
+    }  # fmt: skip
+    turn = driver.turn(1)
+    assert turn.message is not None
+    assert turn.receipt is not None
+    assert turn.failure is not None
+    assert (turn.message.message_id, turn.message.blob) == ("m-1", b"")
+    assert (turn.receipt.state, turn.receipt.continuation) == (TurnState.PARKED, 0)
+    assert (turn.failure.reason, [step.key for step in turn.steps]) == ("BROKEN", ["one"])
+    assert driver.record().kept_bytes == bytes_before - len(b"\0001")
+    assert driver.one("list_parked", prefix=f"{TV}:").entries == []
+    assert driver.send("a", b"1", message_id="m-1").turn == 1, "a repeat is known as before"
+    assert driver.send("a", b"9", message_id="m-1").word == "BODY_CONFLICT"
+    assert driver.take().view.turn == 2
+
+
+@pytest.mark.spec("R-PARK-3", "R-PARK-2")
+def test_a_message_that_is_sent_again_is_shown_on(driver: Driver) -> None:
+    failed(driver)
+    driver.park()
+    driver.redrive()
+    message = driver.turn(1).message
+    assert message is not None
+    assert message.blob == b"\0001"
+
+
+@pytest.mark.spec("R-PARK-3", "R-TRIM-3")
+def test_a_turn_is_trimmed_before_and_after_its_message_is_dropped(driver: Driver) -> None:
+    driver.put_type(min_turns=1, max_age_ms=0)
+    failed(driver)
+    driver.park()
+    assert driver.redrive(discard=True).word == "OK"
+    driver.send("a", b"2")
+    driver.take().fail(final=True)
+    driver.park(2)
+    driver.trim()
+    assert (driver.receipt(1).trimmed, driver.receipt(1).message_id) == (True, "m-1")
+    driver.send("a", b"3")
+    driver.take().finish()
+    driver.trim()
+    assert driver.receipt(2).trimmed
+    kept_bytes = driver.record().kept_bytes
+    assert driver.redrive(2, discard=True).word == "OK"
+    assert (driver.record().kept_bytes, driver.turn(2).message) == (kept_bytes, None)
+
+
 @pytest.mark.spec("R-PARK-2")
 def test_what_may_be_redriven(driver: Driver) -> None:
     driver.send("a", b"1")

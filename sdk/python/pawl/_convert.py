@@ -119,6 +119,8 @@ def turn_of(message: turn_pb2.Turn) -> Turn:
         trimmed=message.trimmed,
         continuation_turn=message.continuation_turn,
         expire_time=time_of(message.expire_time),
+        defer_reason=message.defer_reason,
+        discarded=message.discarded,
         message_payload=_payload(message, "message"),
         reply_payload=_payload(message, "reply"),
     )

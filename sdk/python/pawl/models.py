@@ -97,6 +97,10 @@ class Turn:
     """Turn that this one continued with, or that its message was redriven as; 0 if none."""
     expire_time: datetime | None
     """When it ends EXPIRED unless an attempt has begun."""
+    defer_reason: str
+    """Why its worker put it off; only while DEFERRED, and empty if the worker did not say."""
+    discarded: bool
+    """True if the message was dropped by `redrive_parked` with `discard`."""
     message_payload: Payload | None = field(repr=False)
     reply_payload: Payload | None = field(repr=False)
 
@@ -107,7 +111,7 @@ class Turn:
 
     @property
     def message(self) -> Any:
-        """What was sent; None if trimmed or not asked for. Raises PayloadError if undecodable."""
+        """What was sent; None if trimmed, discarded or not asked for. Raises PayloadError if undecodable."""
         return None if self.message_payload is None else decode(self.message_payload)
 
     @property

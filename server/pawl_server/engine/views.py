@@ -149,6 +149,8 @@ def _head(shown: Turn, record: InstanceRecord) -> None:
     shown.step_count = record.steps
     if record.deadline_ms and record.state in _TIMED:
         shown.due_time.CopyFrom(timestamp(record.deadline_ms))
+    if record.state == TurnState.DEFERRED and isinstance(record.answer2, bytes):
+        shown.defer_reason = record.answer2.decode()
 
 
 def _message(shown: Turn, message: MessageRecord, payloads: bool) -> None:
@@ -158,7 +160,9 @@ def _message(shown: Turn, message: MessageRecord, payloads: bool) -> None:
         shown.expire_time.CopyFrom(timestamp(message.expire_ms))
     if (source := origin(message)) is not None:
         shown.origin.CopyFrom(source)
-    if payloads:
+    if not message.blob:
+        shown.discarded = True
+    elif payloads:
         shown.message.CopyFrom(payload(message.blob))
 
 

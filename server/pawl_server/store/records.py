@@ -51,7 +51,8 @@ class InstanceRecord(NamedTuple):
     digest: bytes | int
     word: int
     answer1: int
-    answer2: int
+    answer2: bytes | int
+    """Of a deferral its reason; 0 if it gave none."""
     previous_fence: int
     previous_how: int
     previous_n: int
@@ -132,6 +133,7 @@ class MessageRecord(NamedTuple):
     message_id: str
     digest: bytes
     blob: bytes
+    """Empty if it was discarded."""
     origin: bytes
     admitted_ms: int
     from_turn: int

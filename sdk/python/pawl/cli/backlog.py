@@ -15,6 +15,7 @@ from pawl.cli.output import (
     print_json,
     print_table,
     seconds,
+    state_text,
     text_of,
     turn_json,
 )
@@ -59,7 +60,7 @@ def inbox(
         [
             (
                 one.turn.turn or None,
-                one.turn.state if one.turn.turn else "DELAYED",
+                state_text(one.turn) if one.turn.turn else "DELAYED",
                 one.turn.message_id,
                 one.message_bytes,
                 one.turn.attempt,
@@ -117,7 +118,7 @@ def backlog(
                 one.instance.status,
                 one.instance.pending_turns,
                 one.head and one.head.turn,
-                one.head and one.head.state,
+                one.head and state_text(one.head),
                 one.head and one.head.attempt,
                 local(one.head.admit_time) if one.head else None,
                 failure_text(one.head.last_failure) if one.head else None,

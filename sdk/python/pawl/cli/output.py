@@ -178,6 +178,8 @@ def turn_json(turn: Turn, *, payloads: bool = True) -> dict[str, Any]:
         "trimmed": turn.trimmed,
         "continuation_turn": turn.continuation_turn or None,
         "expire_time": moment(turn.expire_time),
+        "defer_reason": turn.defer_reason or None,
+        "discarded": turn.discarded,
     }
     if payloads:
         body["message"] = value_of(turn.message_payload)
@@ -194,6 +196,11 @@ def turn_json(turn: Turn, *, payloads: bool = True) -> dict[str, Any]:
             for step in turn.steps
         ]
     return body
+
+
+def state_text(turn: Turn) -> str:
+    """The state of a turn, and why its worker put it off."""
+    return f"{turn.state} ({turn.defer_reason})" if turn.defer_reason else turn.state
 
 
 def sent_json(sent: Sent) -> dict[str, Any]:

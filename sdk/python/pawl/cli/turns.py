@@ -13,6 +13,7 @@ from pawl.cli.output import (
     print_fields,
     print_json,
     print_table,
+    state_text,
     text_of,
     turn_json,
 )
@@ -63,7 +64,7 @@ def turns(
         [
             (
                 turn.turn,
-                turn.state,
+                state_text(turn),
                 turn.message_id,
                 turn.attempt,
                 turn.step_count,
@@ -86,9 +87,10 @@ def show(turn: Turn) -> None:
             "state": turn.state,
             "message id": turn.message_id,
             "origin": None if origin.kind == "client" else f"{origin.kind} of turn {origin.turn}",
-            "message": text_of(turn.message_payload),
+            "message": "discarded" if turn.discarded else text_of(turn.message_payload),
             "reply": text_of(turn.reply_payload),
             "attempt": turn.attempt,
+            "deferred for": turn.defer_reason or None,
             "last failure": failure_text(turn.last_failure),
             "admitted": local(turn.admit_time),
             "finished": local(turn.finish_time),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pawl.cli.output import failure_text, local
+from pawl.cli.output import failure_text, local, state_text
 from pawl.errors import PawlError
 
 if TYPE_CHECKING:
@@ -40,8 +40,9 @@ async def why_unfinished(client: Client, instance_id: str, number: int) -> str:
 def waits_for(head: Turn, instance: Instance, link: str = "") -> str:
     """Says what the turn at the head waits for, beginning with `, which ` or `, whose ` if given."""
     failure = failure_text(head.last_failure)
+    state = state_text(head)
     if instance.paused and head.state != "RUNNING":
-        return f"is {head.state}, and the instance is paused: 'pawl resume {instance.id}'"
+        return f"is {state}, and the instance is paused: 'pawl resume {instance.id}'"
     if head.state == "QUEUED":
         is_ = "is " if link else ""
         return f"{is_}waiting for a worker of {instance.workflow_type} {instance.version}"
@@ -53,5 +54,5 @@ def waits_for(head: Turn, instance: Instance, link: str = "") -> str:
     if head.state == "FAILED":
         return f"FAILED: {failure}"
     if head.state in ("SLEEPING", "DEFERRED"):
-        return f"is {head.state} until {local(head.due_time)}"
+        return f"is {state} until {local(head.due_time)}"
     return f"is {head.state}"

@@ -219,6 +219,8 @@ class Turn(_message.Message):
     SIGNALS_FIELD_NUMBER: _builtins.int
     TOTAL_DEADLINE_FIELD_NUMBER: _builtins.int
     CANCEL_DEADLINE_FIELD_NUMBER: _builtins.int
+    DEFER_REASON_FIELD_NUMBER: _builtins.int
+    DISCARDED_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Instance the turn belongs to."""
     incarnation: _builtins.int
@@ -239,9 +241,15 @@ class Turn(_message.Message):
     """Turn that this one continued with, or that its message was redriven as; 0 if none."""
     max_attempts: _builtins.int
     """Failed or expired attempts that the turn may have in all, while it is at the head; raised by RetryTurn. 0 otherwise."""
+    defer_reason: _builtins.str
+    """Why its worker put it off, as the worker gave it; only while DEFERRED, and empty if the worker did not say."""
+    discarded: _builtins.bool
+    """True if RedriveParked dropped the message (`discard`). Steps and last failure stay until the turn is trimmed, and so does
+    this.
+    """
     @_builtins.property
     def message(self) -> _payload_pb2.Payload:
-        """What was sent. Left out once trimmed, and by ListTurns unless asked for."""
+        """What was sent. Left out once trimmed or discarded, and by ListTurns unless asked for."""
 
     @_builtins.property
     def origin(self) -> Global___Origin:
@@ -326,10 +334,12 @@ class Turn(_message.Message):
         signals: _abc.Iterable[_signal_pb2.Signal] | None = ...,
         total_deadline: _timestamp_pb2.Timestamp | None = ...,
         cancel_deadline: _timestamp_pb2.Timestamp | None = ...,
+        defer_reason: _builtins.str = ...,
+        discarded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "cancel_deadline", b"cancel_deadline", "due_time", b"due_time", "expire_time", b"expire_time", "finish_time", b"finish_time", "last_failure", b"last_failure", "message", b"message", "operation", b"operation", "origin", b"origin", "reply", b"reply", "total_deadline", b"total_deadline", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "attempt", b"attempt", "cancel_deadline", b"cancel_deadline", "continuation_turn", b"continuation_turn", "due_time", b"due_time", "expire_time", b"expire_time", "finish_time", b"finish_time", "incarnation", b"incarnation", "instance_id", b"instance_id", "last_failure", b"last_failure", "max_attempts", b"max_attempts", "message", b"message", "message_id", b"message_id", "operation", b"operation", "origin", b"origin", "reply", b"reply", "signals", b"signals", "state", b"state", "step_count", b"step_count", "steps", b"steps", "total_deadline", b"total_deadline", "trimmed", b"trimmed", "turn", b"turn", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "attempt", b"attempt", "cancel_deadline", b"cancel_deadline", "continuation_turn", b"continuation_turn", "defer_reason", b"defer_reason", "discarded", b"discarded", "due_time", b"due_time", "expire_time", b"expire_time", "finish_time", b"finish_time", "incarnation", b"incarnation", "instance_id", b"instance_id", "last_failure", b"last_failure", "max_attempts", b"max_attempts", "message", b"message", "message_id", b"message_id", "operation", b"operation", "origin", b"origin", "reply", b"reply", "signals", b"signals", "state", b"state", "step_count", b"step_count", "steps", b"steps", "total_deadline", b"total_deadline", "trimmed", b"trimmed", "turn", b"turn", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

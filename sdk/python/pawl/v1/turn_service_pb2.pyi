@@ -859,7 +859,7 @@ class RedriveParkedRequest(_message.Message):
     comment: _builtins.str
     """Free text for the ledger, at most 256 bytes."""
     discard: _builtins.bool
-    """Drops the kept message instead of sending it again."""
+    """Drops the message instead of sending it again: the turn is `discarded`."""
     def __init__(
         self,
         *,

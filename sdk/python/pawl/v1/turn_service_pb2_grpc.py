@@ -159,8 +159,8 @@ class TurnServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListParked(self, request, context):
-        """Lists parked turns of a type by instance id and turn number. A turn that is parked during the whole listing is
-        returned exactly once.
+        """Lists parked turns of a type by instance id and turn number, until they are redriven or discarded. A turn that is parked
+        during the whole listing is returned exactly once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -168,7 +168,7 @@ class TurnServiceServicer:
 
     def RedriveParked(self, request, context):
         """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
-        `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
+        `discard` the message is dropped instead, and nothing shows it any more; the turn stays PARKED. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
         redriven before) or LIMIT_EXCEEDED (`pending_messages`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -61,12 +61,12 @@ class TurnServiceStub:
     finished).
     """
     ListParked: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.ListParkedRequest, _turn_service_pb2.ListParkedResponse]
-    """Lists parked turns of a type by instance id and turn number. A turn that is parked during the whole listing is
-    returned exactly once.
+    """Lists parked turns of a type by instance id and turn number, until they are redriven or discarded. A turn that is parked
+    during the whole listing is returned exactly once.
     """
     RedriveParked: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.RedriveParkedRequest, _turn_service_pb2.RedriveParkedResponse]
     """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
-    `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
+    `discard` the message is dropped instead, and nothing shows it any more; the turn stays PARKED. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
     redriven before) or LIMIT_EXCEEDED (`pending_messages`).
     """
     RedriveAllParked: _grpc.UnaryStreamMultiCallable[_turn_service_pb2.RedriveAllParkedRequest, _turn_service_pb2.RedriveAllParkedResponse]
@@ -130,12 +130,12 @@ class TurnServiceAsyncStub(TurnServiceStub):
     finished).
     """
     ListParked: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.ListParkedRequest, _turn_service_pb2.ListParkedResponse]  # type: ignore[assignment]
-    """Lists parked turns of a type by instance id and turn number. A turn that is parked during the whole listing is
-    returned exactly once.
+    """Lists parked turns of a type by instance id and turn number, until they are redriven or discarded. A turn that is parked
+    during the whole listing is returned exactly once.
     """
     RedriveParked: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.RedriveParkedRequest, _turn_service_pb2.RedriveParkedResponse]  # type: ignore[assignment]
     """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
-    `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
+    `discard` the message is dropped instead, and nothing shows it any more; the turn stays PARKED. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
     redriven before) or LIMIT_EXCEEDED (`pending_messages`).
     """
     RedriveAllParked: _aio.UnaryStreamMultiCallable[_turn_service_pb2.RedriveAllParkedRequest, _turn_service_pb2.RedriveAllParkedResponse]  # type: ignore[assignment]
@@ -238,8 +238,8 @@ class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _turn_service_pb2.ListParkedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_turn_service_pb2.ListParkedResponse, _abc.Awaitable[_turn_service_pb2.ListParkedResponse]]:
-        """Lists parked turns of a type by instance id and turn number. A turn that is parked during the whole listing is
-        returned exactly once.
+        """Lists parked turns of a type by instance id and turn number, until they are redriven or discarded. A turn that is parked
+        during the whole listing is returned exactly once.
         """
 
     @_abc_1.abstractmethod
@@ -249,7 +249,7 @@ class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_turn_service_pb2.RedriveParkedResponse, _abc.Awaitable[_turn_service_pb2.RedriveParkedResponse]]:
         """Sends the message of a parked turn again: a new turn at the end of the inbox, whose origin names the parked one. With
-        `discard` the kept message is dropped instead. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
+        `discard` the message is dropped instead, and nothing shows it any more; the turn stays PARKED. Fails with NOT_FOUND, PRUNED, WRONG_STATE (the turn is not parked, or was
         redriven before) or LIMIT_EXCEEDED (`pending_messages`).
         """
 

@@ -876,7 +876,9 @@ class Defer(_message.Message):
     DELAY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Short machine-readable cause, `[A-Za-z0-9_.-]{1,128}`; may be empty. Kept in the ledger."""
+    """Short machine-readable cause, `[A-Za-z0-9_.-]{1,128}`; may be empty. The turn shows it while it is DEFERRED, and
+    the ledger keeps it.
+    """
     @_builtins.property
     def delay(self) -> _duration_pb2.Duration:
         """How long, 1 ms to 365 days."""

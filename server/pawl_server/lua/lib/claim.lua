@@ -5,7 +5,7 @@
 local function lease_open(u, now, conn, delivery_ms)
   local r = u.r
   r[PFENCE], r[PHOW], r[PN], r[PDIGEST] = r[FENCE], r[HOW], r[N], r[DIGEST]
-  r[PWORD], r[PANSWER1], r[PANSWER2] = r[WORD], r[ANSWER1], r[ANSWER2]
+  r[PWORD], r[PANSWER1], r[PANSWER2] = r[WORD], r[ANSWER1], type(r[ANSWER2]) == 'number' and r[ANSWER2] or 0
   r[FENCE] = meta_fence()
   r[CONN], r[LEASED], r[BITS], r[HOW] = conn ~= '' and conn or 0, now, 0, 0
   r[N], r[DIGEST], r[WORD], r[ANSWER1], r[ANSWER2] = 0, 0, 0, 0, 0

@@ -1,6 +1,7 @@
 --!include wake ledger
 -- The inbox of an instance. `<turn>.m` is a msgpack array (version, message id, digest, blob, origin, engine ms, turn it
 -- comes from, message id of that, and where needed: 1 if redriven from there rather than continued, engine ms of expiry);
+-- the blob is empty if the message was discarded;
 -- `d:<message id>` is the turn number, or "q" while delayed.
 
 local PASS_TOMBSTONES = 16

@@ -31,7 +31,7 @@ local N = 25 -- last command number
 local DIGEST = 26
 local WORD = 27 -- see command.lua
 local ANSWER1 = 28
-local ANSWER2 = 29
+local ANSWER2 = 29 -- of a deferral its reason, as text
 -- Of the lease before: the same seven values.
 local PFENCE = 30
 local PHOW = 31

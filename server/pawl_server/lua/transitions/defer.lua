@@ -31,7 +31,7 @@ for at = FIRST, LAST, STRIDE do
       reply = over('defers_per_turn', u.r[DEFERS] + 1, max_defers)
     else
       u.r[DEFERS] = u.r[DEFERS] + 1
-      command_applied(u, n, digest, WORD_DEFER, now + ms)
+      command_applied(u, n, digest, WORD_DEFER, now + ms, reason ~= '' and reason or 0)
       command_end(u, HOW_DEFERRED, server)
       transition(u, DEFERRED)
       u.r[DEADLINE] = now + ms

@@ -20,6 +20,20 @@
 
 local now = meta_load(now_ms)
 local u, reply = control_load(now, server, id, inc, request_id, digest)
+
+-- The turn is read further on, without what was sent.
+local function drop_message(u, h)
+  local sent = unit_table(u, turn .. '.m')
+  if sent then
+    local bytes = #unit_get(u, turn .. '.m')
+    sent[4] = ''
+    local packed = cmsgpack.pack(sent)
+    unit_set(u, turn .. '.m', packed)
+    h[R_BYTES] = h[R_BYTES] - bytes + #packed
+    u.r[KBYTES] = u.r[KBYTES] - bytes + #packed
+  end
+end
+
 local kept = u and unit_table(u, turn .. '.p')
 local m
 if kept then
@@ -48,6 +62,9 @@ if not reply then
   local h = receipt_get(u, turn)
   if h then
     h[R_NEXT] = admitted
+    if discard then
+      drop_message(u, h)
+    end
     unit_set(u, turn .. '.h', cmsgpack.pack(h))
   end
   ledger_add(u, TURN_REDRIVEN, now, turn, PARKED, admitted, 0)
