@@ -122,7 +122,7 @@ class MessageCalls(Connection):
     ) -> Turn | None:
         """Same as `await_turn` for the turn of a message; None if it is still delayed after `wait` seconds.
 
-        Raises NotFound, also when a delayed message is cancelled meanwhile; Pruned.
+        A delayed message that is cancelled meanwhile gives its CANCELLED turn. Raises NotFound, Pruned.
         """
         clock = monotonic
         end = clock() + seconds_of(wait)
