@@ -122,7 +122,7 @@ async def test_ready_turns_and_their_age(watched: tuple[Handle, Api], redis_serv
 async def test_the_age_grows_while_the_store_is_away(redis_server: RedisServer, redis_url: str) -> None:
     async with (
         FaultProxy(redis_url) as proxy,
-        observed(redis_server, proxy.url, store_timeout_ms=200) as (handle, api),
+        observed(redis_server, proxy.url, store_timeout_ms=1_000) as (handle, api),
     ):
         await api.create("a")
         await api.send("a", "m1")
@@ -223,6 +223,17 @@ async def test_streams_credits_and_commands(watched: tuple[Handle, Api]) -> None
     await settled(handle, c.STREAMS_ENDED, 1, "Work", "INVALID_ARGUMENT")
 
 
+async def test_streams_that_break_do_not_count_as_ended_in_good_order(watched: tuple[Handle, Api]) -> None:
+    handle, api = watched
+    for _ in range(100):
+        async with Stream(api):
+            pass
+    after = await settled(handle, c.STREAMS_OPEN, 0, "Work")
+    assert {labels: after.get(c.STREAMS_ENDED, *labels) for labels in after.labels(c.STREAMS_ENDED)} == {
+        ("Work", "CANCELLED"): 100
+    }
+
+
 async def test_streams_of_watchers(watched: tuple[Handle, Api]) -> None:
     handle, api = watched
     await api.create("a")
@@ -305,7 +316,7 @@ async def test_an_outage(redis_server: RedisServer, redis_url: str, monkeypatch:
     monkeypatch.setattr(health, "INTERVAL_S", 0.02)
     async with (
         FaultProxy(redis_url) as proxy,
-        observed(redis_server, proxy.url, poll_interval_ms=50, store_timeout_ms=200) as (handle, _),
+        observed(redis_server, proxy.url, poll_interval_ms=50, store_timeout_ms=1_000) as (handle, _),
     ):
         before = await read(handle)
         connections = ("hot", "bulk", "listener")
@@ -335,7 +346,7 @@ async def test_an_outage(redis_server: RedisServer, redis_url: str, monkeypatch:
 async def test_a_redis_that_falls_silent(redis_server: RedisServer, redis_url: str) -> None:
     async with (
         FaultProxy(redis_url) as proxy,
-        observed(redis_server, proxy.url, poll_interval_ms=50, store_timeout_ms=200) as (handle, _),
+        observed(redis_server, proxy.url, poll_interval_ms=50, store_timeout_ms=1_000) as (handle, _),
     ):
         proxy.half_open()
         after = await settled(handle, c.STORE_TIMEOUTS, 1, "hot")

@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 HELLO_S = 10.0
 """How long a worker has for its first frame."""
 
+GONE_S = 0.1
+"""How long gRPC may take to cancel the call of a worker that is gone."""
+
 
 def read_frame(data: bytes) -> pb.WorkRequest | InvalidField:
     """A frame of a worker, or why it is none."""
@@ -76,6 +79,9 @@ async def _read(session: WorkSession, context: Context) -> None:
             await session.relieved()
         frame = await context.read()
         if frame is grpc.aio.EOF:
+            if not session.ending:
+                # A stream that broke reads like one that its worker has ended, until it is cancelled.
+                await asyncio.sleep(GONE_S)
             session.finish()
             return
         if isinstance(frame, InvalidField):
