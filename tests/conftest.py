@@ -19,6 +19,17 @@ settings.register_profile(
 settings.register_profile("long", parent=settings.get_profile("pawl"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "pawl"))
 
+SLOW_S = 300
+"""Time limit of tests marked slow, which start processes or wait for real time."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests hang later than others."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_S))
+
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

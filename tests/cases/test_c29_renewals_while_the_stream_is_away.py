@@ -1,7 +1,7 @@
 """C-29: the stream of a worker is away for longer than a lease, while its renewals get through.
 
 Given  a worker that runs a turn with a short lease, beside another one with free credits.
-Do     end its stream and refuse new ones for two and a half times the lease; the worker renews by calls of
+Do     end its stream and refuse new ones for one and a half times the lease; the worker renews by calls of
        their own meanwhile.
 Expect renewals to be taken by the lease alone, the turn to stay with its worker and to end as attempt 1. New
        work goes to the other one while the stream is away, and to both when it is back.
@@ -28,8 +28,8 @@ from tests.support.stream import Stream, checkpoint, finish, refusal
 from tests.support.wait import wait_until
 from tests.support.workers import Long, StartWorker
 
-LEASE_S = 1
-AWAY_S = 2.5 * LEASE_S
+LEASE_S = 3
+AWAY_S = 1.5 * LEASE_S
 
 
 async def given(api: Api, name: str = "a", workflow_type: str = TYPE) -> None:

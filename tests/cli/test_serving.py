@@ -193,7 +193,7 @@ def test_commands_while_the_store_is_down(start: Start, folder: Path, words: tup
         address = server.facts["address"]
         pawl(address, "create", "kept", "--type", "t", "--version", "v1")
         redis.kill()
-        shown = CliRunner().invoke(main, [*words, "--address", address, "--timeout", "1.5"])
+        shown = CliRunner().invoke(main, [*words, "--address", address, "--timeout", "4"])
         assert shown.exit_code == Exit.UNAVAILABLE
         assert shown.stderr.startswith("error: STORE_UNAVAILABLE: the store did not answer")
         assert "(not reachable)" in pawl(address, "info")

@@ -147,7 +147,7 @@ def _message(instance_id: str) -> SendItem:
 async def test_a_worker_outlives_a_restart_of_redis() -> None:
     with RedisServer(aof="always") as redis:
         async with (
-            running(settings_for(redis.url, store_timeout_ms=500)) as handle,
+            running(settings_for(redis.url, store_timeout_ms=1_000)) as handle,
             Api(handle.address) as api,
             Stream(api, credits=3) as stream,
         ):

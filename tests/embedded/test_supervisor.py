@@ -113,6 +113,7 @@ async def test_kill_9_of_the_server_restarts_it_with_its_data(start: Start, call
     await wait_until(lambda: server.running and server.describe().pid != old)
     assert server.restarts == 1
     assert call(server, "GET", "a") == b"1"
+    await wait_until(lambda: store.connected)
     await store.ping()
     assert [partition.gen for partition in store.partitions] == [2, 2]
     await store.close()

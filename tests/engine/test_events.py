@@ -24,7 +24,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.server import open_engine
 from tests.support.wait import wait_until
 
-READ_S = 10.0
+READ_S = 30.0
 
 
 class Reader:

@@ -195,7 +195,7 @@ async def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
         pids = [server.process(number)["pid"] for number in (0, 1)]
         pids.append(json.loads((tmp_path / ".pawl" / "server.json").read_text())["pid"])
         await server.server.kill()
-        await wait_until(lambda: all(gone(pid) for pid in pids), 20)
+        await wait_until(lambda: all(gone(pid) for pid in pids))
 
 
 @pytest.mark.slow
@@ -251,11 +251,11 @@ async def test_a_process_that_can_not_start_at_first_ends_all(tmp_path: Path) ->
 @pytest.mark.spec("R-FLEET-2")
 async def test_a_process_that_can_not_start_again_is_tried_on(tmp_path: Path) -> None:
     with RedisServer(aof="always") as redis:
-        async with fleet(tmp_path, PAWL_REDIS_URL=redis.url, PAWL_START_TIMEOUT_MS="300") as server:
+        async with fleet(tmp_path, PAWL_REDIS_URL=redis.url, PAWL_START_TIMEOUT_MS="5000") as server:
             await server.ready()
             redis.kill()
             server.kill(0)
-            await wait_until(lambda: server.lines("process_refused"), 20)
+            await wait_until(lambda: server.lines("process_refused"), START_S)
             redis.start()
             await server.again(0)
             assert await server.server.stop() == 0

@@ -268,7 +268,7 @@ def test_an_error_without_text_has_a_reason() -> None:
 @pytest.mark.spec("R-LOG-2")
 async def test_redis_is_away_for_a_while(redis_url: str, told: list[logging.LogRecord]) -> None:
     async with FaultProxy(redis_url) as proxy:
-        settings = settings_for(proxy.url, poll_interval_ms=50, store_timeout_ms=300)
+        settings = settings_for(proxy.url, poll_interval_ms=50, store_timeout_ms=1_000)
         async with running(settings) as server:
             outage = server.engine.store.outage
             proxy.refuse()
@@ -293,7 +293,7 @@ def _about_store(record: logging.LogRecord) -> bool:
 @pytest.mark.spec("R-LOG-2")
 async def test_a_redis_that_does_not_answer_is_named_with_a_reason(redis_url: str) -> None:
     async with FaultProxy(redis_url) as proxy:
-        settings = settings_for(proxy.url, store_timeout_ms=100, poll_interval_ms=50)
+        settings = settings_for(proxy.url, store_timeout_ms=500, poll_interval_ms=50)
         async with running(settings) as server:
             proxy.up.hold()
             await wait_until(lambda: "hot" in server.engine.store.outage.parts)

@@ -19,7 +19,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.server import NEVER_MS, settings_for
 from tests.support.wait import wait_until
 
-SOON_S = 10
+SOON_S = 15
 """Less than any wait."""
 
 

@@ -52,9 +52,9 @@ async def test_ready_while_redis_answers_and_alive_always(
         return await statuses(api, ["", *SERVICES]) == {wanted}
 
     async with FaultProxy(redis_url) as proxy:
-        settings = settings_for(proxy.url, store_timeout_ms=150)
+        settings = settings_for(proxy.url, store_timeout_ms=1_000)
         async with running(settings) as server, Api(server.address) as api:
-            assert await shown(SERVING)
+            await wait_until(lambda: shown(SERVING))
             proxy.refuse()
             proxy.half_open()
             await wait_until(lambda: shown(NOT_SERVING))

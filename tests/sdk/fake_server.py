@@ -171,7 +171,11 @@ class FakeStream:
 
 
 class FakeServer(WorkerServiceServicer, MessageServiceServicer):
-    """Records what workers and clients do."""
+    """Records what workers and clients do.
+
+    `rescues` are the renewals by watchdogs, which a machine may cause at any time that is too busy for the
+    worker's loop to run; `renewals` are all others.
+    """
 
     def __init__(self) -> None:
         self.address = ""
@@ -179,6 +183,7 @@ class FakeServer(WorkerServiceServicer, MessageServiceServicer):
         self.fleet: Fleet | None = None
         self.streams: list[FakeStream] = []
         self.renewals: list[work.RenewLeasesRequest] = []
+        self.rescues: list[work.RenewLeasesRequest] = []
         self.adoptions: list[work.AdoptLeasesRequest] = []
         self.batches: list[messages.SendMessagesRequest] = []
         self.beat_interval = 10.0
@@ -230,7 +235,7 @@ class FakeServer(WorkerServiceServicer, MessageServiceServicer):
 
     async def RenewLeases(self, request: Any, context: Any) -> work.RenewLeasesResponse:
         await self._gate(context)
-        self.renewals.append(request)
+        (self.renewals if request.detach or request.ordinal else self.rescues).append(request)
         return work.RenewLeasesResponse(results=[self.renewed(lease) for lease in request.leases])
 
     async def AdoptLeases(self, request: Any, context: Any) -> work.AdoptLeasesResponse:

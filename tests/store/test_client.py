@@ -106,7 +106,7 @@ async def test_open_waits_until_a_replica_is_promoted(open_store: Open) -> None:
     with RedisServer() as server:
         server.call("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(StoreUnavailable, match="not a primary"):
-            await open_store(server.url, open_timeout=0.5)
+            await open_store(server.url, open_timeout=2)
         opening = asyncio.ensure_future(open_store(server.url))
         await asyncio.sleep(0)
         server.call("REPLICAOF", "NO", "ONE")

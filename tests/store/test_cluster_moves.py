@@ -271,7 +271,7 @@ async def test_hints_are_heard_wherever_the_partition_is(
         "run1",
         lambda index, message: heard.append((index, message)),
         on_subscribed=lambda: begun.append(1),
-        options=ListenerOptions(ping_interval=0.02, silence_limit=0.1, backoff_max=0.06),
+        options=ListenerOptions(ping_interval=0.02, silence_limit=1.0, backoff_max=0.06),
     )
     await listener.wait_ready(10)
     assert begun == [1]

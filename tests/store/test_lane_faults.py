@@ -15,7 +15,7 @@ from tests.store.conftest import Connect
 from tests.store.scripts import ADD, ADD_FIRST, ADD_SECOND, ALL, ECHO, HOME, KEY, ONCE, value
 from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_server import RedisServer
-from tests.support.wait import wait_until
+from tests.support.wait import HANG_S, wait_until
 
 
 @pytest.mark.spec("R-STORE-4")
@@ -99,7 +99,7 @@ async def test_a_half_open_connection_times_out_and_is_replaced(
     connect: Connect, redis_server: RedisServer, redis_url: str
 ) -> None:
     async with FaultProxy(redis_url) as proxy:
-        lane = await connect(proxy.url, reply_timeout=0.1)
+        lane = await connect(proxy.url, reply_timeout=1.0)
         proxy.half_open()
         assert value(await lane.call(ONCE, HOME, ["a"])) == 1
         assert (lane.metrics.timeouts, lane.metrics.resets, lane.metrics.connects) == (1, 1, 2)
@@ -109,7 +109,7 @@ async def test_a_late_command_of_the_set_up_is_not_waited_for_for_ever(
     connect: Connect, redis_url: str
 ) -> None:
     async with FaultProxy(redis_url) as proxy:
-        lane = await connect(proxy.url, reply_timeout=0.1)
+        lane = await connect(proxy.url, reply_timeout=1.0)
         proxy.half_open()
         with pytest.raises(StoreUnavailable, match="silent"):
             await lane.execute("PING")
@@ -119,8 +119,8 @@ async def test_a_late_command_of_the_set_up_is_not_waited_for_for_ever(
 
 async def test_slow_replies_that_keep_coming_are_no_timeout(connect: Connect, redis_url: str) -> None:
     async with FaultProxy(redis_url) as proxy:
-        lane = await connect(proxy.url, reply_timeout=0.2, max_flush_calls=1, max_flights=50)
-        proxy.down.delay, proxy.down.piece = 0.02, 25
+        lane = await connect(proxy.url, reply_timeout=0.8, max_flush_calls=1, max_flights=50)
+        proxy.down.delay, proxy.down.piece = 0.05, 25
         futures = [lane.call(ECHO, HOME, [i]) for i in range(20)]
         for future in futures:
             await future
@@ -128,10 +128,10 @@ async def test_slow_replies_that_keep_coming_are_no_timeout(connect: Connect, re
 
 
 async def test_a_process_that_stood_still_does_not_blame_redis(connect: Connect, redis_url: str) -> None:
-    lane = await connect(redis_url, reply_timeout=0.05)
+    lane = await connect(redis_url, reply_timeout=0.4)
     futures = [lane.call(ECHO, HOME, [i]) for i in range(3)]
     await asyncio.sleep(0)
-    time.sleep(0.2)  # noqa: ASYNC251 - the loop is blocked on purpose
+    time.sleep(1.0)  # noqa: ASYNC251 - the loop is blocked on purpose
     assert [value(await future) for future in futures] == [b"0", b"1", b"2"]
     assert lane.metrics.resets == 0
 
@@ -141,7 +141,7 @@ async def test_what_a_given_up_connection_still_holds_never_runs_after_its_repea
     connect: Connect, redis_server: RedisServer, redis_url: str
 ) -> None:
     async with FaultProxy(redis_url) as proxy:
-        lane = await connect(proxy.url, reply_timeout=0.1)
+        lane = await connect(proxy.url, reply_timeout=1.0)
         old = proxy.links[0]
         old.hold()
         assert value(await lane.call(ADD, HOME, ["x"])) == 1
@@ -242,7 +242,7 @@ async def test_a_lane_that_is_down_answers_who_waits_and_holds_what_ends_a_lease
         await wait_until(lambda: not lane.ready)
         held = lane.call(ONCE, HOME, ["turn-1"])
         with pytest.raises(StoreUnavailable):
-            await asyncio.wait_for(lane.call(ADD, HOME, ["x"]), 5)
+            await asyncio.wait_for(lane.call(ADD, HOME, ["x"]), HANG_S)
         soon = lane.call(ADD, HOME, ["x"])
         assert isinstance(soon.exception(), StoreUnavailable), "at once, once the lane was down for so long"
         assert not held.done()

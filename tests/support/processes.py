@@ -21,7 +21,7 @@ from typing import IO, Any
 from tests.support.wait import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-START_S = 20.0
+START_S = 60.0
 STOP_S = 60.0
 NAMED = {"PAWL_SERVER_NAME": "dev"}
 

@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+HANG_S = 30.0
+"""What never comes is waited for this long, unless a test says otherwise."""
 
 
-async def wait_until(predicate: Callable[[], T | Awaitable[T]], timeout: float = 10.0, what: str = "") -> T:
+async def wait_until(predicate: Callable[[], T | Awaitable[T]], timeout: float = HANG_S, what: str = "") -> T:
     """Returns the first true value of `predicate` (a function or a coroutine function).
 
     Raises AssertionError after `timeout` seconds, naming `what` or the predicate.
@@ -30,7 +32,7 @@ async def wait_until(predicate: Callable[[], T | Awaitable[T]], timeout: float =
         pause = min(pause * 1.5, 0.05)
 
 
-def wait_until_sync(predicate: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
+def wait_until_sync(predicate: Callable[[], T], timeout: float = HANG_S, what: str = "") -> T:
     """`wait_until` for tests without an event loop."""
     deadline = time.monotonic() + timeout
     pause = 0.001

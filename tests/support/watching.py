@@ -12,7 +12,7 @@ from pawl.v1 import event_service_pb2 as pb
 from pawl.v1.event_pb2 import Event, EventType
 from tests.support.api import Api
 
-READ_S = 10.0
+READ_S = 30.0
 
 
 def name_of(event: Event) -> str:

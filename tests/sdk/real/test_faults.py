@@ -52,12 +52,12 @@ async def test_the_unary_path_keeps_leases_while_there_is_no_stream(
     long = Long()
     worker = Worker(server.address, workflows=[long.workflow])
     task = asyncio.get_running_loop().create_task(_dialled_through(worker, proxy.url))
-    sent = await client.send("l-1", 1, create=pawl.NewInstance(long.workflow, lease_timeout=1))
+    sent = await client.send("l-1", 1, create=pawl.NewInstance(long.workflow, lease_timeout=3))
     await wait_until(lambda: long.ran == ["a", "b"])
     proxy.refuse()
     proxy.cut()
     clock = asyncio.get_running_loop().time
-    end = clock() + 2.5
+    end = clock() + 4.5
 
     async def still_running() -> bool:
         turn = await client.get_turn("l-1", sent.turn)
