@@ -12,8 +12,10 @@ import pytest
 from pawl.v1.error_pb2 import Reason
 from pawl.v1.event_pb2 import Event
 from pawl.v1.event_service_pb2 import Cursor
+from pawl.v1.instance_pb2 import InstanceStatus
 from pawl_server.domain.errors import Refused
 from pawl_server.engine import Engine
+from pawl_server.engine.control import Target
 from pawl_server.engine.events import WatchOptions
 from pawl_server.store import scripts_gen
 from pawl_server.store.errors import StoreUnavailable
@@ -211,7 +213,7 @@ async def test_a_watcher_whose_missed_events_were_trimmed_hears_so(
     redis_server.flush()
 
 
-_CONTROL: dict[str, Any] = {"server": "", "id": "a", "request_id": "", "digest": b"", "comment": ""}
+_CONTROL: dict[str, Any] = {"server": "", "id": "a", "inc": 0, "request_id": "", "digest": b"", "comment": ""}
 
 
 async def _pause(engine: Engine, times: int) -> None:
@@ -329,6 +331,40 @@ async def test_watchers_of_lost_events_hear_that_they_were_rewound() -> None:
                     assert [(event.seq, event.gen) for event in await again.events(1)] == [(5, 2)]
             with pytest.raises(Refused, match="REWOUND"):
                 await Reader(engine.events.watch("a", ahead.place, (), until_idle=False)).begin()
+
+
+@pytest.mark.parametrize("then", ["nothing", "made anew"])
+@pytest.mark.spec("R-WATCH-6", "R-WATCH-4")
+async def test_a_lost_instance_is_not_called_deleted(then: str) -> None:
+    """One was created after the newest writes that Redis comes back with, another is deleted after that."""
+    with RedisServer() as redis:
+        async with open_engine(redis.url) as engine:
+            engine.events.options = WatchOptions(look=0.1)
+            await send(engine, "b")
+            async with watching(engine, "b") as sound:
+                redis.call("SAVE")
+                await send(engine, "a")
+                async with watching(engine, "a") as lost:
+                    redis.restart()
+                    if then == "made anew":
+                        await wait_until(lambda: _sent_to(engine, "a"))
+                    problem = await lost.refused()
+                assert (problem.reason, problem.metadata["last_seq"]) == (
+                    "REWOUND", "0" if then == "nothing" else "2",
+                )  # fmt: skip
+                await wait_until(lambda: _deleted(engine, "b"))
+                if then == "made anew":
+                    await wait_until(lambda: _sent_to(engine, "b"))
+                while (frame := await sound.frame()).WhichOneof("item") != "end":
+                    pass
+                assert frame.end.status == InstanceStatus.INSTANCE_STATUS_DELETING
+
+
+async def _deleted(engine: Engine, instance_id: str) -> bool:
+    try:
+        return bool((await engine.control.delete(Target(instance_id))).deleted)
+    except (StoreUnavailable, Refused):
+        return False
 
 
 async def _sent_to(engine: Engine, instance_id: str) -> bool:

@@ -3061,9 +3061,9 @@ LIST_EVENTS: Script[ListEventsReply] = _script("list_events")
 
 
 def list_events_args(
-    *, now_ms: int = 0, id: str, incarnation: int, seq: int, gen: int, limit: int
+    *, now_ms: int = 0, id: str, incarnation: int, seq: int, gen: int, limit: int, followed: bool
 ) -> list[Arg]:
-    argv: list[Arg] = [now_ms, id, incarnation, seq, gen, limit]
+    argv: list[Arg] = [now_ms, id, incarnation, seq, gen, limit, int(followed)]
     return argv
 
 
@@ -3072,7 +3072,7 @@ def list_events_decode(raw: Sequence[Any]) -> Result[ListEventsReply]:
 
 
 async def list_events(
-    p: Caller, *, now_ms: int = 0, id: str, incarnation: int, seq: int, gen: int, limit: int
+    p: Caller, *, now_ms: int = 0, id: str, incarnation: int, seq: int, gen: int, limit: int, followed: bool
 ) -> Result[ListEventsReply]:
     """Reads events of an instance after a place in its ledger.
 
@@ -3082,8 +3082,11 @@ async def list_events(
     seq: events after this one; 0 for the oldest kept, -1 for none
     gen: generation of that event; 0 for any
     limit: events wanted
+    followed: whether that event was heard just now, and not read from a place that somebody kept
     """
-    argv = list_events_args(now_ms=now_ms, id=id, incarnation=incarnation, seq=seq, gen=gen, limit=limit)
+    argv = list_events_args(
+        now_ms=now_ms, id=id, incarnation=incarnation, seq=seq, gen=gen, limit=limit, followed=followed
+    )
     return list_events_decode(await p.call(LIST_EVENTS, argv))
 
 

@@ -47,9 +47,19 @@ class Compacted(Refused):
 
 
 async def read(
-    partition: PartitionHandle, instance_id: str, after: Cursor, *, limit: int = WHOLE, now_ms: int = 0
+    partition: PartitionHandle,
+    instance_id: str,
+    after: Cursor,
+    *,
+    limit: int = WHOLE,
+    followed: bool = False,
+    now_ms: int = 0,
 ) -> Page:
-    """Reads events after a place. Raises NotFound, Compacted, Refused(REWOUND), StoreError."""
+    """Reads events after a place.
+
+    `followed` says that the instance was followed up to there until now: one that is gone by then was either
+    deleted, or lost with a generation. Raises NotFound, Compacted, Refused(REWOUND), StoreError.
+    """
     result = await scripts_gen.list_events(
         partition,
         now_ms=now_ms,
@@ -58,6 +68,7 @@ async def read(
         seq=after.seq,
         gen=after.gen,
         limit=limit,
+        followed=followed,
     )
     match result.replies[0]:
         case ListEventsOk() as ok:

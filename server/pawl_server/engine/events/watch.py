@@ -103,7 +103,9 @@ class InstanceWatch(Waiter):
         """Reads what was missed."""
         self._look = False
         try:
-            page = await ledger.read(tail.partition, self.instance_id, self._place, now_ms=tail.now_ms)
+            page = await ledger.read(
+                tail.partition, self.instance_id, self._place, followed=True, now_ms=tail.now_ms
+            )
         except (NotFound, StoreDeleting):
             self._status = _DELETING
             return
@@ -125,6 +127,9 @@ class InstanceWatch(Waiter):
             record = happened.record
             if happened.incarnation < place.incarnation:
                 continue
+            if happened.incarnation > place.incarnation and record.gen > place.gen > 0:
+                self._look = True  # the former life may have been lost
+                return None
             if happened.incarnation > place.incarnation:
                 self._status = _DELETING  # and the id was used again before its end was heard of
             elif record.seq == place.seq + 1:
