@@ -9,8 +9,9 @@ import pytest
 import uvloop
 
 from tests.support.redis_server import redis_server, redis_url
+from tests.support.server import engine
 
-__all__ = ["redis_server", "redis_url"]
+__all__ = ["engine", "redis_server", "redis_url"]
 
 
 @pytest.hookimpl(optionalhook=True)

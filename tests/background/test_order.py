@@ -12,6 +12,7 @@ import pytest
 from pawl_server.app import Handle, running
 from pawl_server.background.sweeper import INTERVAL_S, Sweeper
 from pawl_server.background.timers import EARLY_S, RANK_S, Timers
+from pawl_server.background.trimmer import Trimmer
 from tests.support.api import TV, Api
 from tests.support.invariants import violations_everywhere
 from tests.support.redis_server import RedisServer
@@ -78,6 +79,7 @@ async def test_all_servers_together_walk_little_more_than_one(servers: list[Hand
         pauses = [Sweeper(server.engine).pause_s(partition) for server in servers]
         assert sum(INTERVAL_S / pause for pause in pauses) < 1.5
         assert min(pauses) <= INTERVAL_S
+        assert [Trimmer(server.engine).first(partition) for server in servers].count(True) == 1
         delays = sorted(server.background.timers.late_s(partition) for server in servers)
         assert delays[1] - delays[0] == pytest.approx(RANK_S)
         assert delays[2] - delays[1] == pytest.approx(RANK_S)

@@ -138,6 +138,8 @@ class Instance:
     kept: int = 1
     oldest: int = 1
     events: list[str] = field(default_factory=list)
+    latest: list[int] = field(default_factory=list)
+    """For each event a time that is not before its own."""
     paused: bool = False
     deleted: int | None = None
     """When its deletion began, while that goes on."""

@@ -38,7 +38,8 @@ from tests.support.invariants import constants
 from tests.support.lua_harness import START_MS, State
 from tests.support.redis_server import RedisServer
 
-EVENTS = {number: name for name, number in constants("ledger").items()}
+LEDGER_MS = constants("ledger")["LEDGER_MS"]
+EVENTS = {number: name for name, number in constants("ledger").items() if number < LEDGER_MS}
 LONG = settings.get_current_profile_name() == "long"
 TYPES = {
     "t": Settings(attempt_timeout_ms=200_000, min_turns=1, max_age_ms=20_000, max_turns=4),
@@ -439,11 +440,13 @@ class Machine(RuleBasedStateMachine):
         self.model.now = self.driver.now = self.driver.now + ms
         self.latest = max(self.latest, self.driver.now)
 
-    @rule(until=st.sampled_from(["now", "next", "next", "all"]))
+    @rule(until=st.sampled_from(["now", "next", "next", "all", "week"]))
     def expire(self, until: str) -> None:
         """The timers fire: what is due now, or the next one when its time has come, or all there are."""
+        if until == "week":
+            self.time_passes_or_the_clock_steps(LEDGER_MS)
         due = [at for at in self.driver.due().values() if at > self.driver.now]
-        if due and until != "now":
+        if due and until in ("next", "all"):
             self.time_passes_or_the_clock_steps((min(due) if until == "next" else max(due)) - self.driver.now)
         self.fire()
 
@@ -532,7 +535,7 @@ class Machine(RuleBasedStateMachine):
             if one.deleting:
                 continue
             compare_instance(state, one)
-            compare_ledger(state, one)
+            compare_ledger(state, one, model.now, self.latest, fully=name == fully)
             record = records.instance_record(state[f"i:{name}"]["r"])
             model.trimmed(name, record.kept, record.oldest, fully=name == fully)
 
@@ -583,11 +586,20 @@ def compare_head(state: State, one: Instance, turn: Turn) -> None:
         assert state["due"][f"{kind}:{one.id}"] == deadline
 
 
-def compare_ledger(state: State, one: Instance) -> None:
-    """The ledger has the model's events, and its newest ones say how everything stands."""
+def compare_ledger(state: State, one: Instance, now: int, latest: int, *, fully: bool) -> None:
+    """The ledger has the model's events, and its newest ones say how everything stands.
+
+    Older ones may have gone, and none that is younger at the `latest` time there was; `fully` if none that is
+    too old should be left.
+    """
     events = [records.ledger_event(raw) for raw in state[f"e:{one.id}"]]
     names = [EVENTS[event.type] for event in events]
     assert names == one.events[-len(names) :]
+    one.latest += [now] * (len(one.events) - len(one.latest))
+    kept = constants("commit")["LEDGER_KEEP"]
+    gone = one.latest[: len(one.events) - len(names)]
+    assert len(names) >= kept or all(latest - at >= LEDGER_MS for at in gone), "younger events have gone"
+    assert not fully or all(now - event.time_ms < LEDGER_MS for event in events[:-1]), "old events are left"
     assert events[-1].status == one.status
     newest = {event.turn: state_name(event.state) for event in events if event.turn}
     for turn in one.turns:

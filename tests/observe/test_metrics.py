@@ -328,7 +328,7 @@ async def test_an_outage(redis_server: RedisServer, redis_url: str, monkeypatch:
         assert [away.get(c.STORE_UP, name) for name in connections] == [0, 0, 0]
         assert [away.rose(before, c.STORE_RESETS, name) for name in ("hot", "bulk")] == [1, 1]
         assert away.rose(before, c.STORE_RESETS, "listener") >= 1
-        for loop in ("poll", "beats", "timers", "sweep"):
+        for loop in ("poll", "beats", "timers", "sweep", "trim"):
 
             async def failed(loop: str = loop) -> bool:
                 return (await read(handle)).rose(before, c.LOOP_ERRORS, loop) > 0

@@ -281,7 +281,7 @@ class Driver(Harness):
 
     def violations(self) -> list[str]:
         """What does not hold now."""
-        return violations(self.redis, self.tag)
+        return violations(self.redis, self.tag, self.now)
 
     @contextmanager
     def unchanged(self, *ignore: str) -> Iterator[State]:

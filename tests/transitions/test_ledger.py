@@ -15,6 +15,7 @@ from tests.support.ledgers import fold
 from tests.support.redis_server import RedisServer
 
 WHOLE = 1_000
+WEEK_MS = 604_800_000
 
 
 def read(driver: Driver, name: str = "a", seq: int = 0, **place: int) -> Any:
@@ -101,6 +102,68 @@ def test_the_newest_two_hundred_are_kept(driver: Driver) -> None:
     assert (compacted.word, compacted.oldest_seq, compacted.incarnation) == ("COMPACTED", oldest, 1)
     assert read(driver, seq=1).word == "COMPACTED"
     assert [event.seq for event in events(read(driver, seq=0, limit=2))] == [oldest, oldest + 1]
+
+
+@pytest.mark.parametrize("trim", ["trim", "timer"])
+@pytest.mark.spec("R-EVENT-6")
+def test_events_of_more_than_seven_days_go(driver: Driver, trim: str) -> None:
+    driver.put_type(min_turns=0, max_age_ms=WEEK_MS)
+    turn(driver, 1)
+    driver.later(1_000)
+    turn(driver, 2)
+    driver.later(WEEK_MS - 1_001)
+    assert driver.trim().word == "OK"
+    assert read(driver).oldest_seq == 1
+    driver.later(1)
+    if trim == "trim":
+        driver.trim()
+    else:
+        driver.expire()
+    reply = read(driver)
+    assert (reply.oldest_seq, reply.last_seq, len(reply.events)) == (5, 7, 3)
+    assert read(driver, seq=4).word == "OK", "nothing after it was trimmed"
+    compacted = read(driver, seq=3)
+    assert (compacted.word, compacted.oldest_seq, compacted.incarnation) == ("COMPACTED", 5, 1)
+
+
+@pytest.mark.spec("R-EVENT-6", "R-EVENT-2")
+def test_the_newest_event_stays_however_old_it_is(driver: Driver) -> None:
+    turn(driver, 1)
+    driver.later(100 * WEEK_MS)
+    driver.trim()
+    reply = read(driver)
+    assert (reply.oldest_seq, reply.last_seq, len(reply.events)) == (4, 4, 1)
+    with driver.unchanged():
+        driver.trim()
+    turn(driver, 2)
+    assert [event.seq for event in events(read(driver))] == [4, 5, 6, 7]
+    driver.trim()
+    assert read(driver).oldest_seq == 5
+
+
+@pytest.mark.spec("R-EVENT-6", "R-DAMAGE-1")
+def test_an_event_that_cannot_be_read_stays_with_those_behind_it(driver: Driver) -> None:
+    turn(driver, 1)
+    ledger = f"{driver.tag}e:a"
+    kept = driver.redis.call("LRANGE", ledger, 0, -1)
+    driver.later(WEEK_MS)
+    for at, raw in ((1, b"\xc1"), (1, b"\x01"), (1, b"\x91\x01"), (0, b"\xc1")):
+        driver.redis.call("LSET", ledger, at, raw)
+        driver.trim()
+        assert driver.redis.call("LLEN", ledger) == 4 - at
+        driver.redis.call("DEL", ledger)
+        driver.redis.call("RPUSH", ledger, *kept)
+
+
+@pytest.mark.spec("R-EVENT-6")
+def test_what_a_script_adds_is_behind_what_it_trims(driver: Driver) -> None:
+    """The trim settles: the end of the sleep is an event."""
+    driver.send("a", b"1")
+    driver.take().do("sleep", key="nap", ms=WEEK_MS)
+    driver.later(WEEK_MS)
+    driver.trim()
+    assert driver.event_names()[-2:] == ["TURN_SLEEPING", "TURN_READY"]
+    assert read(driver).oldest_seq == driver.record().seq - 1
 
 
 @pytest.mark.spec("R-EVENT-5")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.driver import Driver
+from tests.support.invariants import unpack
 
 RECEIPT_MS = 900_000
 DAY_MS = 86_400_000
@@ -488,3 +491,110 @@ def test_a_trim_gives_back_a_lost_timer(driver: Driver) -> None:
     driver.redis.call("ZREM", f"{driver.tag}due", "gc:a")
     driver.trim()
     assert driver.due() == due
+
+
+def simple_turn(driver: Driver, body: bytes = b"1", name: str = "a") -> None:
+    """One turn without steps."""
+    driver.send(name, body)
+    driver.take(name).finish()
+
+
+@pytest.mark.spec("R-TRIM-5")
+def test_a_shorter_age_holds_for_turns_that_have_finished(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=DAY_MS)
+    simple_turn(driver)
+    driver.put_type(min_turns=0, max_age_ms=1_000)
+    driver.later(1_000)
+    assert driver.trim().trimmed == 1
+
+
+@pytest.mark.spec("R-TRIM-5")
+def test_fewer_turns_hold_for_an_instance_that_rests(driver: Driver) -> None:
+    driver.put_type(min_turns=5)
+    for number in range(5):
+        simple_turn(driver, b"%d" % number)
+    driver.put_type(min_turns=2, max_age_ms=1_000)
+    assert "gc:a" not in driver.due()
+    assert driver.trim().trimmed == 0
+    assert driver.due()["gc:a"] == driver.now + 1_000
+    driver.later(1_000)
+    assert [reply.outcome for reply in driver.expire()] == ["3"]
+
+
+@pytest.mark.spec("R-TRIM-5")
+def test_a_longer_age_holds_for_turns_that_finish_after_it(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=1_000)
+    simple_turn(driver, b"before")
+    driver.later(400)
+    driver.put_type(min_turns=0, max_age_ms=DAY_MS)
+    simple_turn(driver, b"after")
+    driver.later(600)
+    assert [reply.outcome for reply in driver.expire()] == ["1"]
+    assert driver.due()["gc:a"] == driver.now - 1_000 + RECEIPT_MS
+    driver.later(DAY_MS - 601)
+    driver.trim()
+    assert driver.record().kept == 2
+    driver.later(1)
+    driver.trim()
+    assert driver.record().kept == 3
+
+
+@pytest.mark.spec("R-TRIM-5", "R-TYPE-1")
+def test_the_default_is_an_age_like_any_other(driver: Driver) -> None:
+    simple_turn(driver)
+    driver.later(1)
+    driver.put_type(min_turns=0, max_age_ms=2 * DAY_MS)
+    driver.put_type(min_turns=0)
+    driver.put_type(min_turns=0, max_age_ms=3 * DAY_MS)
+    driver.later(DAY_MS - 1)
+    driver.trim()
+    assert driver.record().kept == 2
+
+
+@pytest.mark.parametrize(
+    "ages",
+    [
+        (5, 9, 3, 7, 20, 12, 30),
+        (30, 20, 10, 5, 40, 6, 50),
+        (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12),
+        (8, 8, 2, 8, 2, 8),
+    ],
+)
+@pytest.mark.spec("R-TRIM-5")
+def test_the_least_age_since_a_turn_finished_holds_for_it(driver: Driver, ages: tuple[int, ...]) -> None:
+    finished: list[int] = []
+    least: list[int] = []
+    for second in range(3 * len(ages) + 60):
+        if second % 3 == 0 and second // 3 < len(ages):
+            age = ages[second // 3]
+            driver.put_type(min_turns=0, max_age_ms=1_000 * age)
+            least = [min(each, age) for each in least]
+        if second < 3 * len(ages):
+            simple_turn(driver, b"%d" % second)
+            finished.append(second)
+            least.append(ages[second // 3])
+        driver.later(1_000)
+        driver.trim()
+        gone = [at for at, each in zip(finished, least, strict=True) if second + 1 - at >= each]
+        assert driver.record().kept - 1 == len(gone) == max(gone, default=-1) + 1
+
+
+@pytest.mark.spec("R-TRIM-5")
+def test_what_is_remembered_of_former_ages_is_bounded(driver: Driver) -> None:
+    def remembered() -> list[int]:
+        packed: list[Any] = unpack(driver.redis.call("HGET", f"{driver.tag}type:t", "p"))
+        return packed[13:][0] if len(packed) > 13 else []
+
+    begin = driver.now
+    for step in range(1, 12):
+        driver.put_type(max_age_ms=DAY_MS * step)
+        driver.later(1)
+    # The eight newest; the first of them holds for all turns before it.
+    assert remembered() == [number for step in range(3, 11) for number in (begin + step, DAY_MS * step)]
+    driver.later(5 * DAY_MS)
+    driver.put_type(max_age_ms=DAY_MS * 11)
+    assert len(remembered()) == 2 * 5, "no turn is left for which the others could matter"
+    driver.put_type(max_age_ms=DAY_MS * 9)
+    assert remembered()[1::2] == [DAY_MS * step for step in range(6, 9)]
+    driver.put_type(max_age_ms=1)
+    assert remembered() == []

@@ -60,7 +60,7 @@ LOOP_LAG = Metric(
 LOOP_ERRORS = Metric(
     "pawl_loop_errors_total",
     "counter",
-    "Steps of background loops that failed: `poll`, `beats`, `timers`, `sweep`.",
+    "Steps of background loops that failed: `poll`, `beats`, `timers`, `sweep`, `trim`.",
     ("loop",),
 )
 

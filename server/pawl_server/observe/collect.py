@@ -93,6 +93,7 @@ def _server(sources: Sources) -> Iterator[Family]:
         ("beats",): background.beats.errors,
         ("timers",): background.timers.errors,
         ("sweep",): background.sweeper.errors,
+        ("trim",): background.trimmer.errors,
     }
     yield Family(c.LOOP_ERRORS, errors)
 

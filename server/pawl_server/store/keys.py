@@ -55,7 +55,11 @@ _CATALOGUE = (
         "as long as the instance; fields of a turn until trimmed",
     ),
     KeySpec(
-        "e", "e:<id>", "list", "ledger events; index = seq - base", "as long as the instance; newest 200"
+        "e",
+        "e:<id>",
+        "list",
+        "ledger events; index = seq - base",
+        "as long as the instance; newest 200 of seven days",
     ),
     KeySpec(
         "feed",

@@ -2634,7 +2634,7 @@ _TRIM_WORDS: dict[bytes, Callable[[Sequence[Any]], TrimReply]] = {
     b"NOT_FOUND": lambda r: TrimNotFound(),
 }
 TRIM: Script[TrimReply] = _script("trim")
-"""Removes finished turns that the retention no longer asks for."""
+"""Removes finished turns that the retention no longer asks for, and events that are old."""
 
 
 def trim_args(*, now_ms: int = 0, server: str, limit: int, items: Sequence[TrimItem]) -> list[Arg]:
@@ -2651,7 +2651,7 @@ def trim_decode(raw: Sequence[Any]) -> Result[TrimReply]:
 async def trim(
     p: Caller, *, now_ms: int = 0, server: str, limit: int, items: Sequence[TrimItem]
 ) -> Result[TrimReply]:
-    """Removes finished turns that the retention no longer asks for.
+    """Removes finished turns that the retention no longer asks for, and events that are old.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller

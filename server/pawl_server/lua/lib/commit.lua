@@ -18,6 +18,9 @@ local function unit_write_instance(u)
   if u.drop then
     unit_write('HDEL', u.key, u.drop)
   end
+  if u.old_events then
+    redis.call('LTRIM', T .. 'e:' .. u.id, u.old_events, -1)
+  end
   if u.events then
     unit_write('RPUSH', T .. 'e:' .. u.id, u.events)
     if u.trim_ledger then

@@ -35,6 +35,8 @@ local TURN_CANCELLING = 29 -- detail: the comment
 local TURN_UNCERTAIN = 30 -- detail: key
 local STEP_RESOLVED = 31 -- detail: key, decision, comment
 
+local LEDGER_MS = 604800000
+
 local function instance_status(r)
   if has_bit(r[FLAGS], 2) then
     return 5
@@ -60,4 +62,27 @@ local function ledger_add(u, event, now, turn, state, detail, attempt)
   u.events = events
   events[#events + 1] = cmsgpack.pack({ 1, event, META.gen, now, turn, attempt, state, instance_status(r), r[SEQ], detail })
   unit_touch(u)
+end
+
+-- Whether a packed event is old enough to go. One that can't be read is not, and keeps those behind it.
+local function ledger_old(raw, now)
+  local ok, event = pcall(cmsgpack.unpack, raw)
+  return ok and type(event) == 'table' and type(event[4]) == 'number' and now - event[4] >= LEDGER_MS
+end
+
+-- Has old events go, but never the newest: it says how the instance stands.
+local function ledger_trim(u, now)
+  local key = T .. 'e:' .. u.id
+  local oldest = redis.call('LINDEX', key, 0)
+  if not oldest or not ledger_old(oldest, now) then
+    return
+  end
+  local events = redis.call('LRANGE', key, 0, -1)
+  local old = 1
+  while old < #events - 1 and ledger_old(events[old + 1], now) do
+    old = old + 1
+  end
+  if old < #events then
+    u.old_events = old
+  end
 end

@@ -10,7 +10,7 @@
 -- @reply FIRED(kind str, id str, inc int, turn int, fence int, conn str, outcome str, how str) | STALE(kind str, id str) | HELD(id str) | NEXT(due_ms int)
 -- @emits ATTEMPT_EXPIRED, ATTEMPT_LOST, TURN_FAILED, TURN_READY, TURN_EXPIRED, TURN_ADMITTED, TURN_SKIPPED, TURN_PARKED
 -- @oom   allow
--- @spec  R-EXPIRE-1, R-EXPIRE-2, R-EXPIRE-3, R-EXPIRE-4, R-EXPIRE-5, R-DELAY-1, R-TTL-1, R-TTL-2, R-POLICY-1, R-SETTLE-2, R-DELETE-1
+-- @spec  R-EXPIRE-1, R-EXPIRE-2, R-EXPIRE-3, R-EXPIRE-4, R-EXPIRE-5, R-DELAY-1, R-TTL-1, R-TTL-2, R-POLICY-1, R-SETTLE-2, R-DELETE-1, R-EVENT-6
 --!include expire history buried commit
 
 -- Timers of an instance that can't be read are looked at again after this time.
@@ -59,6 +59,7 @@ for i = 1, #entries do
     local trimmed = history_trim(u, now, math.min(GC_LIMIT, math.floor(trims / 2)))
     trims = trims - trimmed
     history_arm(u, now, true)
+    ledger_trim(u, now)
     DUE[entries[i]] = u.r[GC_AT] > 0 and u.r[GC_AT]
     reply = { 'FIRED', kind, id, u.r[INC], u.r[HEAD], 0, '', tostring(trimmed), '' }
   else

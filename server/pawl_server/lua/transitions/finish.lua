@@ -35,7 +35,7 @@
 -- @reply OK(finished_ms int, continuation int, turns list) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
 -- @emits ATTEMPT_STARTED, TURN_COMPLETED, TURN_ADMITTED, STEP_SAVED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-FINISH-1, R-FINISH-2, R-FINISH-3, R-FINISH-4, R-CMD-1
+-- @spec  R-FINISH-1, R-FINISH-2, R-FINISH-3, R-FINISH-4, R-CMD-1, R-TRIM-4
 --!include command step claim history limits commit
 
 local now = meta_load(now_ms)

@@ -10,11 +10,31 @@
 -- @reply OK(revision int, settings bytes) | REVISION_CONFLICT(revision int) | BODY_CONFLICT
 -- @oom   deny
 -- @writes direct
--- @spec  R-TYPE-1, R-TYPE-2
---!include meta
+-- @spec  R-TYPE-1, R-TYPE-2, R-TRIM-5
+--!include type meta
 
+-- How often `max_age` is remembered from before it was raised.
+local KEPT_CAPS = 8
 -- Answers of the newest requests, newest first: request id, digest, revision, settings.
 local KEPT_ANSWERS = 8
+
+-- What of the settings before goes on for turns that have finished: how long they may be kept, where that is less.
+local function put_caps(before, after, now)
+  local age = before[MAX_AGE_MS]
+  local caps = {}
+  for i = 1, before[CAPS] and #before[CAPS] or 0, 2 do
+    local at, cap = before[CAPS][i], before[CAPS][i + 1]
+    if cap < after and at + cap > now then
+      caps[#caps + 1] = at
+      caps[#caps + 1] = cap
+    end
+  end
+  if age < after then
+    caps[#caps + 1] = now
+    caps[#caps + 1] = age
+  end
+  return { unpack(caps, math.max(1, #caps - 2 * KEPT_CAPS + 1)) }
+end
 
 local now = meta_load(now_ms)
 local key = T .. 'type:' .. name
@@ -40,6 +60,9 @@ local packed = settings
 if revision == 0 then
   local p = cmsgpack.unpack(settings)
   p[2] = now
+  local age = p[MAX_AGE_MS] or -1
+  local caps = put_caps(type_load(name), age == -1 and DEFAULTS[MAX_AGE_MS] or age, now)
+  p[CAPS] = #caps > 0 and caps or nil
   packed = cmsgpack.pack(p)
   if request_id ~= '' then
     table.insert(answers, 1, { request_id, digest, written, packed })

@@ -1,4 +1,4 @@
---- trim: removes finished turns that the retention no longer asks for.
+--- trim: removes finished turns that the retention no longer asks for, and events that are old.
 -- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
@@ -7,7 +7,7 @@
 -- @reply OK(trimmed int, next_ms int) | NOT_FOUND
 -- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY
 -- @oom   allow
--- @spec  R-TRIM-1, R-TRIM-2, R-TRIM-3
+-- @spec  R-TRIM-1, R-TRIM-2, R-TRIM-3, R-TRIM-6, R-EVENT-6
 --!include history settle mend commit
 
 local now = meta_load(now_ms)
@@ -18,6 +18,7 @@ for at = FIRST, LAST, STRIDE do
   if u then
     local trimmed = history_trim(u, now, limit)
     history_arm(u, now)
+    ledger_trim(u, now)
     mend_entry('gc:' .. id, u.r[GC_AT])
     replies[#replies + 1] = { 'OK', trimmed, history_next(u, now) or 0 }
   else
