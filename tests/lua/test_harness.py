@@ -28,7 +28,7 @@ def test_defaults_and_virtual_time(harness: Harness) -> None:
     assert result.replies == [CreateOk(1, START_MS, 1, 1)]
     harness.now += 10
     assert (
-        harness.call("create", items=[CreateItem("b", "t", "v1", b"", b"", 0, 0, b"", "")]).now_ms
+        harness.call("create", items=[CreateItem("b", "t", "v1", b"", b"", 0, 0, b"", b"", "")]).now_ms
         == START_MS + 10
     )
     assert harness.one("claim", tv="t:v1", limit=1) == ClaimOk(False, [])

@@ -11,7 +11,6 @@ from tests.support.invariants import constants
 from tests.support.lua_helpers import Helpers, to_list
 
 RECORD = constants("record")
-DEFAULTS = [1, 0, 60_000, 3, 1_000, 60_000, 2, 3_600_000, 256, 86_400_000, 2_000, 4_194_304]
 
 
 def record(**values: Any) -> list[Any]:
@@ -23,24 +22,29 @@ def record(**values: Any) -> list[Any]:
     return r
 
 
-def backoff_ms(settings: list[Any], failures: int, extra: int = 0) -> int:
-    """The delay of a type with these settings after `failures`, of which `extra` were before a retry."""
-    helpers = Helpers("backoff_ms", "TYPES")
-    helpers.put("TYPES", "t", settings)
-    return helpers.backoff_ms({"type": "t", "r": record(FAILURES=failures, EXTRA=extra)})
+def delays(policy: list[Any], *failures: int, fence: int = 1) -> list[int]:
+    """The delay after so many failures in a row."""
+    return [Helpers("policy_delay").policy_delay({"r": record(FENCE=fence)}, policy, n) for n in failures]
 
 
-@pytest.mark.parametrize(
-    ("failures", "delay"), [(1, 1_000), (2, 2_000), (3, 4_000), (6, 32_000), (7, 60_000), (1_000, 60_000)]
-)
-def test_backoff_doubles_up_to_its_maximum(failures: int, delay: int) -> None:
-    assert backoff_ms(DEFAULTS, failures) == delay
-    assert backoff_ms(DEFAULTS, failures + 3, extra=3) == delay
+@pytest.mark.spec("R-FAIL-1")
+def test_delays_double_up_to_their_maximum() -> None:
+    found = delays([1_000, 60_000, 2, 0], 1, 2, 3, 6, 7, 1_000)
+    assert found == [1_000, 2_000, 4_000, 32_000, 60_000, 60_000]
 
 
-def test_backoff_with_a_fractional_factor_is_whole_milliseconds() -> None:
-    settings = [*DEFAULTS[:4], 100, 10_000, 1.5, *DEFAULTS[7:]]
-    assert [backoff_ms(settings, n) for n in (1, 2, 3, 4)] == [100, 150, 225, 337]
+def test_delays_with_a_fractional_factor_are_whole_milliseconds() -> None:
+    assert delays([100, 10_000, 1.5, 0], 1, 2, 3, 4) == [100, 150, 225, 337]
+
+
+@pytest.mark.spec("R-FAIL-5")
+def test_jitter_takes_off_a_part_that_differs_from_lease_to_lease() -> None:
+    found = [delays([1_000, 1_000, 1, 0.25], 1, fence=fence)[0] for fence in range(1, 201)]
+    assert all(750 <= delay <= 1_000 for delay in found)
+    assert len(set(found)) > 100
+    assert min(found) < 760
+    assert max(found) > 990
+    assert delays([1_000, 1_000, 1, 1], 1, fence=7) == delays([1_000, 1_000, 1, 1], 1, fence=7)
 
 
 @pytest.mark.parametrize(("value", "bits"), [(0, set()), (1, {1}), (6, {2, 4}), (31, {1, 2, 4, 8, 16})])

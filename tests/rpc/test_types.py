@@ -15,7 +15,7 @@ DEFAULTS = WorkflowType(
     name="t",
     lease_timeout=Duration(seconds=60),
     max_attempts=3,
-    retry=RetryPolicy(initial_delay=Duration(seconds=1), max_delay=Duration(seconds=60), factor=2),
+    retry=RetryPolicy(initial_delay=Duration(seconds=1), max_delay=Duration(seconds=60), factor=2, jitter=0),
     attempt_timeout=Duration(seconds=3600),
     retention=Retention(min_turns=256, max_age=Duration(seconds=86_400), max_turns=2_000, max_bytes=4 << 20),
     on_exhausted=ExhaustionPolicy.EXHAUSTION_POLICY_BLOCK,

@@ -220,7 +220,7 @@ class Driver(Harness):
         """Trims one instance."""
         return self.one("trim", id=name, limit=limit)
 
-    def put_type(self, name: str = "t", **settings: float | None) -> Any:
+    def put_type(self, name: str = "t", **settings: float | str | None) -> Any:
         """Stores settings of a workflow type, whatever was stored."""
         packed = records.pack_type(settings)
         return self.one("put_type", name=name, settings=packed, digest=digest_of(settings))

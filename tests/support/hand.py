@@ -101,6 +101,9 @@ class Hand:
             details=to_blob("json", b"{}"),
             final=final,
             delay_ms=-1,
+            cause=b"",
+            step_key="",
+            step_policy=b"",
         )
         result = await scripts_gen.fail(
             self._engine.store.partition_of(instance_id),

@@ -433,7 +433,7 @@ def _check_bytes(one: Instance) -> Iterator[str]:
 
 
 def _check_flags(one: Instance) -> Iterator[str]:
-    flags, settings = one.r["FLAGS"], one.birth[3:5]
+    flags, settings = one.r["FLAGS"], [*one.birth[3:5], *one.birth[9:10]]
     if bool(flags & _AWAITED) != ("a" in one.fields):
         yield f"flags {flags}, servers that await a turn are {one.fields.get('a')!r}"
     if bool(flags & _OWN_SETTINGS) != any(settings):

@@ -14,6 +14,7 @@ _CREATE = CreateItem(
     state=b"",
     lease_ms=0,
     max_attempts=0,
+    retry=b"",
     words=b"",
     request_id="",
 )
@@ -30,6 +31,7 @@ _SEND = SendItem(
     state=b"",
     lease_ms=0,
     max_attempts=0,
+    retry=b"",
     words=b"",
     waits=False,
     delay_ms=0,

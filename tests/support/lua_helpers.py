@@ -14,7 +14,7 @@ _STUBS = "local T = '{test}'\nlocal redis = { call = function() error('a pure he
 
 
 class Helpers:
-    """Functions of lua/lib by name: `Helpers("backoff_ms").backoff_ms(settings, 3)`.
+    """Functions of lua/lib by name: `Helpers("policy_delay").policy_delay(unit, policy, 3)`.
 
     Python lists and dicts go in as Lua tables; tables come out as lupa tables, see `to_list`. Strings are
     bytes.

@@ -26,7 +26,7 @@ def test_a_failed_attempt_backs_off_and_keeps_everything_else(driver: Driver) ->
     assert driver.events()[-1] == ("ATTEMPT_FAILED", 1, 1, "BACKOFF", 2, "BROKEN")
     failure = driver.turn(1).failure
     assert failure is not None
-    assert failure == (1, driver.now, "BROKEN", "why", b"json\0{}", False, True)
+    assert failure == (1, driver.now, "BROKEN", "why", b"json\0{}", False, True, b"")
     assert driver.claim() == []
 
 

@@ -122,7 +122,7 @@ def put(driver: Driver, lease_ms: int, *, request_id: str = "", expected: int = 
     )
 
 
-def stored(driver: Driver) -> tuple[int, float | None]:
+def stored(driver: Driver) -> tuple[int, float | str | None]:
     """Revision and lease time of type t."""
     reply = driver.one("get_type", name="t")
     return reply.revision, records.unpack_type(reply.settings)[1]["lease_ms"]

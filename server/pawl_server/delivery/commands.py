@@ -11,12 +11,14 @@ from struct import Struct
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.payload_pb2 import Payload
-from pawl_server.domain.errors import InvalidField, LimitExceeded, Reason, Refused
+from pawl_server.domain.errors import InvalidField, Reason, Refused
 from pawl_server.domain.ids import check_id
 from pawl_server.domain.lease import Lease
-from pawl_server.domain.limits import FAILURE_DETAILS_BYTES, FAILURE_MESSAGE_BYTES
 from pawl_server.domain.payload import DIGEST_BYTES, check_payload, payload_digest
 from pawl_server.domain.times import DAY, duration_ms
+from pawl_server.engine.failures import read_failure
+from pawl_server.engine.policies import read_policy
+from pawl_server.store.records import pack_policy
 from pawl_server.store.scripts_gen import (
     CheckpointItem,
     DeferItem,
@@ -30,6 +32,8 @@ MAX_N = 1 << 40
 WAIT_MAX = 365 * DAY
 RELEASE_DIGEST = b"release\0"
 STEP_KIND = "step"
+NO_POLICY = {"max_attempts": 3}
+"""What keeps the policy of a step from being empty, which would mean that it has none."""
 
 _lengths = {count: Struct(f">{count}I").pack for count in range(1, 16)}
 
@@ -113,23 +117,25 @@ def finish_bytes(item: FinishItem) -> int:
 def fail(lease: Lease, n: int, body: pb.Fail) -> FailItem:
     """Checks a Fail. A message that is too long is cut."""
     failure = body.failure
-    reason = check_id("fail.failure.reason", failure.reason)
-    text = failure.message.encode()
-    truncated = len(text) > FAILURE_MESSAGE_BYTES
-    if truncated:
-        text = text[:FAILURE_MESSAGE_BYTES].decode(errors="ignore").encode()
-    details = part = b""
-    if failure.HasField("details"):
-        if len(failure.details.data) > FAILURE_DETAILS_BYTES:
-            raise LimitExceeded("failure_details_bytes", len(failure.details.data), FAILURE_DETAILS_BYTES)
-        details, part = _payload("fail.failure.details", failure.details)
-    final, delay = failure.non_retryable, -1
+    stated = read_failure("fail.failure", failure)
+    part = _payload("fail.failure.details", failure.details)[1] if stated.details else b""
+    delay = -1
     if body.HasField("retry_delay"):
         delay = duration_ms("fail.retry_delay", body.retry_delay, 0, DAY)
-    digest = _digest(reason.encode(), failure.message.encode(), part, b"%d %d" % (final, delay))
+    step = check_id("fail.step_key", body.step_key) if body.step_key else ""
+    policy = b""
+    if body.HasField("step_retry"):
+        if not step:
+            raise InvalidField("fail.step_key", "is needed with step_retry")
+        policy = pack_policy({**NO_POLICY, **read_policy("fail.step_retry.", body.step_retry, attempts=True)})
+    digest = _digest(
+        stated.reason.encode(), failure.message.encode(), part, b"%d %d" % (stated.final, delay),
+        failure.cause.SerializeToString(deterministic=True), step.encode(), policy,
+    )  # fmt: skip
     return FailItem(
         lease.instance_id, lease.incarnation, lease.turn, lease.fence, n, digest,
-        reason, text.decode(), truncated or failure.truncated, details, final, delay,
+        stated.reason, stated.message, stated.truncated, stated.details, stated.final, delay,
+        stated.cause, step, policy,
     )  # fmt: skip
 
 
@@ -154,7 +160,7 @@ def undeliverable(lease: Lease, size: int, maximum: int) -> FailItem:
     text = f"the turn takes about {size} bytes, the worker accepts frames of at most {maximum}"
     return FailItem(
         lease.instance_id, lease.incarnation, lease.turn, lease.fence, 1, _digest(text.encode()),
-        Reason.UNDELIVERABLE.value, text, False, b"", False, -1,
+        Reason.UNDELIVERABLE.value, text, False, b"", False, -1, b"", "", b"",
     )  # fmt: skip
 
 

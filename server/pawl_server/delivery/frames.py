@@ -214,3 +214,5 @@ def _fill_failure(target: failure_pb2.Failure, failure: records.FailureRecord) -
     target.truncated = failure.truncated
     target.attempt = failure.attempt
     fill_ms(target.fail_time, failure.failed_ms)
+    if failure.cause:
+        target.cause.MergeFromString(failure.cause)

@@ -38,6 +38,11 @@ AWAIT_DEFAULT_MS = 30_000
 POLL_WAIT_MS = 60_000
 FAILURE_MESSAGE_BYTES = 2_048
 FAILURE_DETAILS_BYTES = 8_192
+FAILURE_BYTES = 8_192
+"""Of a failure with its causes; what the failure itself leaves of them is for causes."""
+FAILURE_CAUSES = 8
+RETRY_REASONS = 32
+"""Reasons that one retry policy may call final."""
 ID_CHARS = 128
 ENCODING_CHARS = 64
 PAYLOAD_DIGEST_BYTES = 32
@@ -62,6 +67,9 @@ FIXED: MappingProxyType[str, int] = MappingProxyType(
         "poll_wait_ms": POLL_WAIT_MS,
         "failure_message_bytes": FAILURE_MESSAGE_BYTES,
         "failure_details_bytes": FAILURE_DETAILS_BYTES,
+        "failure_bytes": FAILURE_BYTES,
+        "failure_causes": FAILURE_CAUSES,
+        "retry_reasons": RETRY_REASONS,
         "id_chars": ID_CHARS,
         "encoding_chars": ENCODING_CHARS,
         "payload_digest_bytes": PAYLOAD_DIGEST_BYTES,

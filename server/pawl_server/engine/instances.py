@@ -11,8 +11,9 @@ from pawl_server.domain.errors import BodyConflict, LimitExceeded, NotFound, ano
 from pawl_server.domain.times import duration, timestamp
 from pawl_server.engine import views
 from pawl_server.engine.coalesce import Coalescer
+from pawl_server.engine.policies import policy_message
 from pawl_server.store import scripts_gen
-from pawl_server.store.records import birth, instance_record
+from pawl_server.store.records import birth, instance_record, unpack_policy
 from pawl_server.store.scripts_gen import (
     CreateItem,
     CreateOk,
@@ -93,6 +94,7 @@ class Instances:
                     last_seq=reply.first_seq,
                     correlation_key=key,
                     tags=tags,
+                    retry=policy_message(unpack_policy(item.retry)) if item.retry else None,
                 )
             case scripts_gen.CreateInstanceDeleted():
                 raise instance_deleted(item.id)

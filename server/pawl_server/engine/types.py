@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from pawl.v1.workflow_type_pb2 import Retention, RetryPolicy, WorkflowType
+from pawl.v1.workflow_type_pb2 import Retention, WorkflowType
 from pawl_server.domain.cursor import page_position, page_token
 from pawl_server.domain.errors import BodyConflict, Reason, Refused
 from pawl_server.domain.payload import digest_of
 from pawl_server.domain.times import duration, timestamp
+from pawl_server.engine.policies import policy_message
 from pawl_server.store import scripts_gen
-from pawl_server.store.records import TYPE_DEFAULTS, pack_type, unpack_type
+from pawl_server.store.records import POLICY_FIELDS, TYPE_DEFAULTS, pack_type, unpack_type
 from pawl_server.store.scripts_gen import GetTypeItem, GetTypeOk, PutTypeOk
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 ANY_REVISION = -1
 _KIND = "types"
 
-TypeSettings = dict[str, float | None]
+TypeSettings = dict[str, float | str | None]
 """Settings by the names of store/records.py TYPE_FIELDS; None, or absent, means the default."""
 
 
@@ -172,18 +173,23 @@ class Types:
 
 
 def _digest(settings: TypeSettings, expected: int) -> bytes:
-    fields = sorted((name, float(value)) for name, value in settings.items() if value is not None)
+    fields = sorted(
+        (name, value if isinstance(value, str) else float(value))
+        for name, value in settings.items()
+        if value is not None
+    )
     return digest_of(repr((fields, expected)).encode())
 
 
 def message(name: str, revision: int, packed: bytes) -> WorkflowType:
     """Stored settings as a message, defaults filled in."""
     changed_ms, stored = unpack_type(packed)
-    value = {
-        field: int(default if stored.get(field) is None else stored[field] or 0)
+    whole = {
+        field: default if stored.get(field) is None else stored[field]
         for field, default in TYPE_DEFAULTS.items()
     }
-    factor = stored.get("backoff_factor")
+    value = {field: int(number) for field, number in whole.items() if isinstance(number, float | int)}
+    policy = {field: whole[field] for field in POLICY_FIELDS if field != "max_attempts"}
     if value["min_turns"] == 0:
         retention = Retention(keep_none=True)
     else:
@@ -197,11 +203,7 @@ def message(name: str, revision: int, packed: bytes) -> WorkflowType:
         name=name,
         lease_timeout=duration(value["lease_ms"]),
         max_attempts=value["max_attempts"],
-        retry=RetryPolicy(
-            initial_delay=duration(value["backoff_initial_ms"]),
-            max_delay=duration(value["backoff_max_ms"]),
-            factor=TYPE_DEFAULTS["backoff_factor"] if factor is None else factor,
-        ),
+        retry=policy_message(policy),
         attempt_timeout=duration(value["attempt_timeout_ms"]),
         retention=retention,
         on_exhausted=cast("ExhaustionPolicy.ValueType", value["on_exhausted"]),

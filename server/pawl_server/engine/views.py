@@ -10,6 +10,7 @@ from pawl.v1.turn_pb2 import Origin, Turn
 from pawl_server.domain.payload import from_blob
 from pawl_server.domain.states import TurnState
 from pawl_server.domain.times import duration, timestamp
+from pawl_server.engine.policies import policy_message
 from pawl_server.store.records import (
     Birth,
     DelayedRecord,
@@ -20,6 +21,7 @@ from pawl_server.store.records import (
     Receipt,
     StepRecord,
     TurnView,
+    unpack_policy,
 )
 
 _PAUSED, _DELETING = 1, 2
@@ -54,6 +56,7 @@ def failure(record: FailureRecord) -> Failure:
         truncated=record.truncated,
         attempt=record.attempt,
         fail_time=timestamp(record.failed_ms),
+        cause=Failure.FromString(record.cause) if record.cause else None,
     )
 
 
@@ -101,6 +104,7 @@ def instance(instance_id: str, record: InstanceRecord, born: Birth, state: bytes
         correlation_key=born.correlation_key,
         paused=record.paused,
         parked_turns=record.parked_turns,
+        retry=policy_message(unpack_policy(born.retry)) if born.retry else None,
     )
 
 

@@ -13,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from pawl.v1.instance_service_pb2 import InstanceSpec, ListInstancesRequest
 from pawl.v1.message_service_pb2 import SendMessageRequest
 from pawl.v1.payload_pb2 import Payload
+from pawl.v1.turn_service_pb2 import RedriveAllParkedRequest
 from pawl.v1.workflow_type_pb2 import ExhaustionPolicy, WorkflowType
 from pawl_server.domain import limits as bounds
 from pawl_server.domain.errors import InvalidField, LimitExceeded
@@ -24,7 +25,10 @@ from pawl_server.engine.control import Target
 from pawl_server.engine.inbox import SendItem
 from pawl_server.engine.instances import CreateItem, Wanted
 from pawl_server.engine.listing import STATUSES
+from pawl_server.engine.policies import read_policy
+from pawl_server.engine.redriving import Wanted as Redrive
 from pawl_server.engine.types import TypeSettings
+from pawl_server.store.records import pack_policy
 
 MAX_TURN = (1 << 53) - 1
 
@@ -65,22 +69,36 @@ def wait_ms(field: str, value: Duration) -> int:
 
 def target(request: Any, turn: bool = True) -> Target:
     """Whom a control call is about; `turn` says whether it names a turn."""
-    comment = request.comment
-    size = len(comment.encode())
-    if size > bounds.COMMENT_BYTES:
-        raise LimitExceeded("comment_bytes", size, bounds.COMMENT_BYTES)
     found = Target(
         check_own_id("instance_id", request.instance_id),
         check_optional_id("request_id", request.request_id),
-        comment,
+        _comment(request.comment),
         incarnation=incarnation(request.incarnation),
     )
     return found._replace(turn=turn_number(request.turn)) if turn else found
 
 
+def _comment(text: str) -> str:
+    size = len(text.encode())
+    if size > bounds.COMMENT_BYTES:
+        raise LimitExceeded("comment_bytes", size, bounds.COMMENT_BYTES)
+    return text
+
+
 def failed_target(request: Any) -> Target:
     """Whom a decision about a failed turn is about."""
     return target(request)._replace(attempt=_within("attempt", request.attempt, 0, 1 << 30))
+
+
+def redrive_wanted(request: RedriveAllParkedRequest) -> Redrive:
+    """Which parked turns are meant."""
+    return Redrive(
+        workflow_type=check_type("workflow_type", request.workflow_type),
+        instance_id=check_own_id("instance_id", request.instance_id) if request.instance_id else "",
+        reason=check_optional_id("reason", request.reason),
+        discard=request.discard,
+        comment=_comment(request.comment),
+    )
 
 
 def wanted_instances(request: ListInstancesRequest) -> Wanted:
@@ -122,9 +140,12 @@ def create_item(
         lease = duration_ms(f"{at}lease_timeout", spec.lease_timeout, SECOND, HOUR)
     attempts = _within(f"{at}max_attempts", spec.max_attempts, 0, 1_000)
     words = _words(at, spec)
-    named = (b"words", words) if words else ()
+    retry = pack_policy(read_policy(f"{at}retry.", spec.retry, attempts=False))
+    named = ((b"words", words) if words else ()) + ((b"retry", retry) if retry else ())
     digest = digest_of(workflow_type.encode(), version.encode(), b"%d %d" % (lease, attempts), *parts, *named)
-    return CreateItem(instance_id, workflow_type, version, digest, state, lease, attempts, words, request_id)
+    return CreateItem(
+        instance_id, workflow_type, version, digest, state, lease, attempts, retry, words, request_id
+    )
 
 
 def _words(at: str, spec: InstanceSpec) -> bytes:
@@ -158,7 +179,7 @@ def send_item(at: str, request: SendMessageRequest, limits: Limits) -> SendItem:
     if delay or ttl:
         digest = digest_of(digest, b"%d %d" % (delay, ttl))
     if not request.HasField("create_if_absent"):
-        nothing = ("", "", b"", b"", 0, 0, b"")
+        nothing = ("", "", b"", b"", 0, 0, b"", b"")
         return SendItem(instance_id, message_id, digest, message, origin, False, *nothing, waits, delay, ttl)
     new = create_item(f"{at}create_if_absent.", instance_id, request.create_if_absent, limits)
     return SendItem(
@@ -174,6 +195,7 @@ def send_item(at: str, request: SendMessageRequest, limits: Limits) -> SendItem:
         new.state,
         new.lease_ms,
         new.max_attempts,
+        new.retry,
         new.words,
         waits,
         delay,
@@ -193,23 +215,10 @@ def type_settings(at: str, message: WorkflowType) -> TypeSettings:
             raise InvalidField(f"{at}on_exhausted", f"is {message.on_exhausted}, which is no policy")
         settings["on_exhausted"] = message.on_exhausted
     if message.HasField("retry"):
-        _retry(settings, f"{at}retry.", message)
+        settings.update(read_policy(f"{at}retry.", message.retry, attempts=False))
     if message.HasField("retention"):
         _retention(settings, f"{at}retention.", message)
     return settings
-
-
-def _retry(settings: TypeSettings, at: str, message: WorkflowType) -> None:
-    retry = message.retry
-    spans = (
-        ("initial_delay", "backoff_initial_ms", 1, DAY),
-        ("max_delay", "backoff_max_ms", 1, DAY),
-    )
-    _spans(settings, at, retry, spans)
-    if retry.factor:
-        if not 1 <= retry.factor <= 100:
-            raise InvalidField(f"{at}factor", f"is {retry.factor}, not within 1 to 100")
-        settings["backoff_factor"] = retry.factor
 
 
 def _retention(settings: TypeSettings, at: str, message: WorkflowType) -> None:

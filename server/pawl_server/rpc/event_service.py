@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any
 
 from pawl.v1 import event_service_pb2 as pb
 from pawl.v1.event_pb2 import EventType
-from pawl_server.domain.errors import InvalidField, Reason, Refused
+from pawl_server.domain.errors import InvalidField
 from pawl_server.domain.ids import check_own_id, check_type
 from pawl_server.engine import Engine
-from pawl_server.log_lines import WATCHER_GONE
 from pawl_server.rpc import convert
 from pawl_server.rpc.call import Context, Gate, unary
-from pawl_server.rpc.status import abort
-
-log = logging.getLogger(__name__)
+from pawl_server.rpc.responses import respond
 
 _NOWHERE = pb.Cursor()
-_CANCELLED_S = 5.0
-"""Longest time until gRPC has noticed."""
-
-
-class _Gone(Exception):
-    """The stream of a watcher has ended."""
 
 
 class EventService:
@@ -67,32 +55,7 @@ class EventService:
         await self._stream(request, context, begin, "WatchNamespace")
 
     async def _stream(self, request: Any, context: Context, begin: Any, where: str) -> None:
-        """Sends frames until there are no more; whatever goes wrong becomes a status with a reason."""
-        context.set_trailing_metadata(self.gate.metadata)
-        with self.gate.stream(where, context):
-            try:
-                self.gate.check(sheds=False, while_draining=False)
-                if isinstance(request, Refused):
-                    raise request
-                async with contextlib.aclosing(begin()) as frames:
-                    async for frame in frames:
-                        await self._write(context, frame)
-            except _Gone as gone:
-                # gRPC cancels the handler of such a stream; a return would try to send a status.
-                WATCHER_GONE(log, method=where, why=str(gone) or type(gone).__name__)
-                await asyncio.sleep(_CANCELLED_S)
-            except Exception as error:
-                await abort(context, error, where)
-
-    async def _write(self, context: Context, frame: Any) -> None:
-        stall = self._engine.events.options.stall
-        try:
-            async with asyncio.timeout(stall):
-                await context.write(frame)
-        except TimeoutError:
-            raise Refused(Reason.OVERLOADED, f"nothing was read for {stall:g} s") from None
-        except Exception as error:
-            raise _Gone(str(error)) from None
+        await respond(self.gate, request, context, begin, where, self._engine.events.options.stall)
 
 
 def _cursor(cursor: pb.Cursor) -> pb.Cursor:

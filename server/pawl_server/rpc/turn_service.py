@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, cast
 
 from pawl.v1 import turn_service_pb2 as pb
+from pawl_server.delivery.frames import fill_refusal
 from pawl_server.domain.ids import check_own_id, check_type
 from pawl_server.domain.times import timestamp
 from pawl_server.engine import Engine
+from pawl_server.engine.redriving import Redriven, redrive_all
 from pawl_server.rpc import convert
 from pawl_server.rpc.call import Context, Gate, unary
+from pawl_server.rpc.responses import respond
 
 if TYPE_CHECKING:
     from pawl.v1.turn_pb2 import TurnState
@@ -76,6 +81,18 @@ class TurnService:
         turn = await self._engine.control.redrive(convert.target(request), discard=request.discard)
         return pb.RedriveParkedResponse(turn=turn)
 
+    async def RedriveAllParked(self, request: pb.RedriveAllParkedRequest, context: Context) -> None:
+        """Redrives or discards the parked turns of a type, and says how far it has come."""
+
+        async def begin() -> AsyncGenerator[pb.RedriveAllParkedResponse, None]:
+            wanted = convert.redrive_wanted(request)
+            async with contextlib.aclosing(redrive_all(self._engine, wanted)) as steps:
+                async for done in steps:
+                    yield _redriven(done)
+
+        stall = self._engine.events.options.stall
+        await respond(self.gate, request, context, begin, "RedriveAllParked", stall)
+
     @unary()
     async def ListParked(self, request: pb.ListParkedRequest, context: Context) -> pb.ListParkedResponse:
         """Reads a page of the parked turns of a type."""
@@ -84,3 +101,12 @@ class TurnService:
         size = convert.page_size(request.page_size)
         found, token = await self._engine.listing.parked(workflow_type, instance_id, size, request.page_token)
         return pb.ListParkedResponse(turns=found, next_page_token=token)
+
+
+def _redriven(done: Redriven) -> pb.RedriveAllParkedResponse:
+    response = pb.RedriveAllParkedResponse(
+        seen=done.seen, redriven=done.redriven, skipped=done.skipped, refused=done.refused, done=done.done
+    )
+    if done.refusal is not None:
+        fill_refusal(response.last_refusal, done.refusal)
+    return response

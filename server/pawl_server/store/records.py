@@ -8,6 +8,7 @@ ledger.lua and transitions/beat.lua. Times are engine time in ms since the epoch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgpack
@@ -116,6 +117,8 @@ class Birth(NamedTuple):
     """0: the type's."""
     correlation_key: str = ""
     tags: tuple[str, ...] = ()
+    retry: bytes = b""
+    """Packed retry policy; empty for the type's."""
 
 
 def birth(tv: str, raw: bytes) -> Birth:
@@ -124,7 +127,7 @@ def birth(tv: str, raw: bytes) -> Birth:
     o = unpack(raw)
     words: bytes = o[5] if len(o) > 5 else b""
     key, *tags = words.decode().split("\0")[:-1] or [""]
-    return Birth(name, version, o[1], o[2], o[3], o[4], key, tuple(tags))
+    return Birth(name, version, o[1], o[2], o[3], o[4], key, tuple(tags), o[9] if len(o) > 9 else b"")
 
 
 class MessageRecord(NamedTuple):
@@ -182,12 +185,15 @@ class FailureRecord(NamedTuple):
     """Blob; empty for none."""
     final: bool
     truncated: bool
+    cause: bytes = b""
+    """The cause with its own, as a serialized Failure; empty for none."""
 
 
 def failure_record(raw: bytes) -> FailureRecord:
     """Decodes `<turn>.f`."""
     f = unpack(raw)
-    return FailureRecord(f[1], f[2], f[3].decode(), f[4].decode(), f[5], bool(f[6]), bool(f[7]))
+    cause = f[8] if len(f) > 8 else b""
+    return FailureRecord(f[1], f[2], f[3].decode(), f[4].decode(), f[5], bool(f[6]), bool(f[7]), cause)
 
 
 class Receipt(NamedTuple):
@@ -380,17 +386,22 @@ TYPE_FIELDS = (
     "max_turns",
     "max_bytes",
     "on_exhausted",
+    "jitter",
+    "max_elapsed_ms",
+    "final_reasons",
+    "queue_timeout_ms",
+    "total_timeout_ms",
 )
-TYPE_DEFAULTS: dict[str, float] = dict(
+TYPE_DEFAULTS: dict[str, float | str] = dict(
     zip(
         TYPE_FIELDS,
-        (60_000, 3, 1_000, 60_000, 2, 3_600_000, 256, 86_400_000, 2_000, 4_194_304, 1),
+        (60_000, 3, 1_000, 60_000, 2, 3_600_000, 256, 86_400_000, 2_000, 4_194_304, 1, 0, 0, "", 0, 0),
         strict=True,
     )
 )
 
 
-def pack_type(values: dict[str, float | None]) -> bytes:
+def pack_type(values: Mapping[str, float | str | None]) -> bytes:
     """Packs the settings of a workflow type; None or absent means the default (-1 in the record)."""
     fields = (values.get(name) for name in TYPE_FIELDS)
     packed = msgpack.packb([1, 0, *(-1 if value is None else value for value in fields)])
@@ -398,10 +409,40 @@ def pack_type(values: dict[str, float | None]) -> bytes:
     return packed
 
 
-def unpack_type(raw: bytes) -> tuple[int, dict[str, float | None]]:
+def unpack_type(raw: bytes) -> tuple[int, dict[str, float | str | None]]:
     """Time of the last change, and the settings; None for the default."""
     record = unpack(raw)
-    values = {
-        name: (None if value == -1 else value) for name, value in zip(TYPE_FIELDS, record[2:], strict=False)
-    }
-    return record[1], values
+    return record[1], _settings(TYPE_FIELDS, record[2:])
+
+
+POLICY_FIELDS = (
+    "backoff_initial_ms",
+    "backoff_max_ms",
+    "backoff_factor",
+    "jitter",
+    "max_elapsed_ms",
+    "final_reasons",
+    "max_attempts",
+)
+
+
+def pack_policy(values: Mapping[str, float | str | None]) -> bytes:
+    """Packs a retry policy; see lib/policy.lua. Nothing if it sets nothing."""
+    fields = [values.get(name) for name in POLICY_FIELDS]
+    if all(value is None for value in fields):
+        return b""
+    packed = msgpack.packb([-1 if value is None else value for value in fields])
+    assert packed is not None
+    return packed
+
+
+def unpack_policy(raw: bytes) -> dict[str, float | str | None]:
+    """Decodes a retry policy; None for what it leaves to the level below."""
+    return _settings(POLICY_FIELDS, unpack(raw) if raw else [])
+
+
+def _settings(names: tuple[str, ...], values: list[Any]) -> dict[str, float | str | None]:
+    def of(value: Any) -> float | str | None:
+        return None if value == -1 else value.decode() if isinstance(value, bytes) else value
+
+    return {name: of(value) for name, value in zip(names, values, strict=False)}

@@ -662,6 +662,7 @@ class CreateItem(NamedTuple):
     state: bytes  # initial state blob
     lease_ms: int  # lease override; 0 for the type's
     max_attempts: int  # attempts override; 0 for the type's
+    retry: bytes  # retry policy, see lib/policy.lua; empty for the type's
     words: bytes  # correlation key and tags, each followed by a zero byte; empty for none
     request_id: str  # idempotency id; may be empty
 
@@ -966,6 +967,9 @@ class FailItem(NamedTuple):
     details: bytes  # details blob; empty for none
     final: bool  # whether trying again is useless
     delay_ms: int  # delay before the next attempt; -1 for the retry policy
+    cause: bytes  # what caused it; empty for nothing
+    step_key: str  # step that failed; empty for none
+    step_policy: bytes  # retry policy of the step, see lib/policy.lua; empty for none
 
 
 class FailOk(NamedTuple):
@@ -1033,6 +1037,9 @@ def fail_args(*, now_ms: int = 0, server: str, items: Sequence[FailItem]) -> lis
             item.details,
             int(item.final),
             item.delay_ms,
+            item.cause,
+            item.step_key,
+            item.step_policy,
         )
     return argv
 
@@ -2192,6 +2199,7 @@ class SendItem(NamedTuple):
     state: bytes  # initial state blob, if creating
     lease_ms: int  # lease override; 0 for the type's
     max_attempts: int  # attempts override; 0 for the type's
+    retry: bytes  # retry policy, see lib/policy.lua; empty for the type's
     words: bytes  # correlation key and tags, if creating, each followed by a zero byte; empty for none
     waits: bool  # whether the caller waits for the turn that the message becomes
     delay_ms: int  # time until it is admitted; 0 for now
@@ -2267,6 +2275,7 @@ def send_args(
             item.state,
             item.lease_ms,
             item.max_attempts,
+            item.retry,
             item.words,
             int(item.waits),
             item.delay_ms,

@@ -11,20 +11,23 @@ end
 
 -- `words` is the correlation key and the tags, each followed by a zero byte. `dead` is the last life of the id, if any:
 -- turns and events go on counting from there.
-local function born(id, now, type, version, digest, state, lease_ms, max_attempts, words, request_id, dead)
+local function born(id, now, type, version, digest, state, lease_ms, max_attempts, retry, words, request_id, dead)
   local u = UNITS[id]
   u.r = record_new(meta_incarnation(), 1)
   if dead then
     u.r = record_new(u.r[INC], dead[D_TURN] + 1)
     u.r[SEQ] = dead[D_SEQ]
   end
-  if lease_ms > 0 or max_attempts > 0 then
+  if lease_ms > 0 or max_attempts > 0 or retry ~= '' then
     u.r[FLAGS] = 16
   end
   u.birth = { 1, now, digest, lease_ms, max_attempts }
-  if words ~= '' or request_id ~= '' or dead then
+  if words ~= '' or request_id ~= '' or dead or retry ~= '' then
     u.birth[6], u.birth[7] = words, request_id
     u.birth[8], u.birth[9] = u.r[HEAD], u.r[SEQ] + 1
+  end
+  if retry ~= '' then
+    u.birth[10] = retry
   end
   u.tv = type .. ':' .. version
   unit_set(u, 'y', u.tv)

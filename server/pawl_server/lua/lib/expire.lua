@@ -18,9 +18,9 @@ end
 -- An attempt that ran out of time, or whose turn nobody received too often.
 local function expire_attempt(u, now, server, reason)
   local r = u.r
-  r[FAILURES] = r[FAILURES] + 1
+  local exhausted = attempt_failed(u, now, reason, 0)
   failure_save(u, now, reason, '', '', 0, 0)
-  if r[FAILURES] >= max_attempts(u) then
+  if exhausted then
     ledger_add(u, ATTEMPT_EXPIRED, now, r[HEAD], FAILED, reason)
     attempt_exhausted(u, now, server, reason)
     return 'failed'

@@ -1,32 +1,69 @@
---!include lease notes ending
+--!include lease notes ending policy
 -- What happens after an attempt that did not complete.
 
 local MAX_LOST = 10
 local MAX_DELIVERIES = 10
 
--- The delay after a failure. A retry grants as many attempts as had failed: only those of its round count.
-local function backoff_ms(u)
-  local r, settings = u.r, type_load(unit_type(u))
-  local delay = settings[BACKOFF_INITIAL_MS] * settings[BACKOFF_FACTOR] ^ (r[FAILURES] - r[EXTRA] - 1)
-  return math.floor(math.min(delay, settings[BACKOFF_MAX_MS]))
-end
-
--- Attempts of one round; retries grant more of them.
-local function round_attempts(u)
-  if has_bit(u.r[FLAGS], 16) and unit_birth(u)[5] > 0 then
-    return unit_birth(u)[5]
-  end
-  return type_load(unit_type(u))[MAX_ATTEMPTS]
+-- Failures that count towards the attempts of the turn: those that no policy of a step decides about.
+local function counted_failures(u)
+  return u.r[FAILURES] - u.r[STEP_FAILURES]
 end
 
 local function max_attempts(u)
   return round_attempts(u) + u.r[EXTRA]
 end
 
--- Stores why the attempt failed: `<turn>.f` is (version, attempt, engine ms, reason, message, details, final, truncated).
-local function failure_save(u, now, reason, message, details, final, truncated)
+-- Stores why the attempt failed: `<turn>.f` is (version, attempt, engine ms, reason, message, details, final, truncated, and
+-- where needed: causes, key of the step, failures in a row of it that its own policy decided about).
+local function failure_save(u, now, reason, message, details, final, truncated, cause, step, row)
   local r = u.r
-  unit_set(u, r[HEAD] .. '.f', cmsgpack.pack({ 1, r[ATTEMPT], now, reason, message, details, final, truncated }))
+  local f = { 1, r[ATTEMPT], now, reason, message, details, final, truncated }
+  if cause and cause ~= '' or step and step ~= '' then
+    f[9], f[10], f[11] = cause or '', step or '', row or 0
+  end
+  unit_set(u, r[HEAD] .. '.f', cmsgpack.pack(f))
+end
+
+-- With a new round of attempts, failures in a row of a step begin anew.
+local function failure_round(u)
+  local name = u.r[HEAD] .. '.f'
+  local f = unit_table(u, name)
+  if f and f[11] and f[11] > 0 then
+    f[11] = 0
+    unit_set(u, name, cmsgpack.pack(f))
+  end
+end
+
+local function attempt_count(u)
+  local r = u.r
+  r[FAILURES] = r[FAILURES] + 1
+  if r[FAILING_MS] == 0 then
+    r[FAILING_MS] = r[LEASED]
+  end
+end
+
+-- Counts a failed attempt. Whether it is the last one if the next would start after `delay` ms, or after the delay of the policy
+-- if that is below 0; and the delay. A retry grants as many attempts as had failed: the delay counts only those of its round.
+local function attempt_failed(u, now, reason, delay)
+  attempt_count(u)
+  local policy = policy_load(u)
+  if delay < 0 then
+    delay = policy_delay(u, policy, counted_failures(u) - u.r[EXTRA])
+  end
+  return counted_failures(u) >= max_attempts(u) or policy_ends(u, policy, now, reason, delay), delay
+end
+
+-- The same for a step with a policy of its own, and how often it has failed in a row.
+local function attempt_step_failed(u, now, reason, delay, step, packed)
+  local f = u.r[FAILURES] > 0 and unit_table(u, u.r[HEAD] .. '.f')
+  local row = (f and f[10] == step and f[11] or 0) + 1
+  attempt_count(u)
+  u.r[STEP_FAILURES] = u.r[STEP_FAILURES] + 1
+  local policy = policy_over(policy_of_type(DEFAULTS), packed)
+  if delay < 0 then
+    delay = policy_delay(u, policy, row)
+  end
+  return row >= policy[P_ATTEMPTS] or policy_ends(u, policy, now, reason, delay), delay, row
 end
 
 -- The state of a turn that fails for good, by the policy of its type.

@@ -11,10 +11,16 @@ local MAX_AGE_MS = 10
 local MAX_TURNS = 11
 local MAX_BYTES = 12
 local ON_EXHAUSTED = 13 -- 1 block, 2 skip, 3 park
+local JITTER = 14
+local MAX_ELAPSED_MS = 15 -- 0 for no limit
+local FINAL_REASONS = 16 -- each between zero bytes
+local QUEUE_TIMEOUT_MS = 17 -- 0 for none
+local TOTAL_TIMEOUT_MS = 18 -- 0 for none
+local LAST_SETTING = 18
 -- Where MAX_AGE_MS was raised: engine ms and the age before alternately, both rising; turns that finished earlier keep it.
-local CAPS = 14
+local CAPS = 19
 -- Elements 1 and 2 are the format version and the time of the last change.
-local DEFAULTS = { 1, 0, 60000, 3, 1000, 60000, 2, 3600000, 256, 86400000, 2000, 4194304, 1 }
+local DEFAULTS = { 1, 0, 60000, 3, 1000, 60000, 2, 3600000, 256, 86400000, 2000, 4194304, 1, 0, 0, '', 0, 0 }
 local TYPES = {}
 
 local function type_load(name)
@@ -28,7 +34,7 @@ local function type_load(name)
     ok, settings = pcall(cmsgpack.unpack, raw)
   end
   if ok and type(settings) == 'table' then
-    for i = LEASE_MS, ON_EXHAUSTED do
+    for i = LEASE_MS, LAST_SETTING do
       if settings[i] == nil or settings[i] == -1 then
         settings[i] = DEFAULTS[i]
       end

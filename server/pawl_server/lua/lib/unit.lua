@@ -128,7 +128,7 @@ local function unit_type(u)
 end
 
 -- What the instance was created with: a msgpack array (version, engine ms, create digest, lease ms, max attempts; and where
--- needed: correlation key and tags, request id, first turn, first event).
+-- needed: correlation key and tags, request id, first turn, first event, retry policy).
 local function unit_birth(u)
   if not u.birth then
     local birth = unit_table(u, 'o')

@@ -9,6 +9,7 @@
 -- @item  state         bytes  initial state blob
 -- @item  lease_ms      int    lease override; 0 for the type's
 -- @item  max_attempts  int    attempts override; 0 for the type's
+-- @item  retry         bytes  retry policy, see lib/policy.lua; empty for the type's
 -- @item  words         bytes  correlation key and tags, each followed by a zero byte; empty for none
 -- @item  request_id    str    idempotency id; may be empty
 -- @reply OK(incarnation int, created_ms int, first_turn int, first_seq int) | BODY_CONFLICT(tv str) | INSTANCE_DELETED | LIMIT_EXCEEDED(limit str, value int, max int)
@@ -42,7 +43,7 @@ for at = FIRST, LAST, STRIDE do
     if dead_born_by(dead, request_id) then
       replies[#replies + 1] = { 'INSTANCE_DELETED' }
     else
-      u = born(id, now, type, version, digest, state, lease_ms, max_attempts, words, request_id, dead)
+      u = born(id, now, type, version, digest, state, lease_ms, max_attempts, retry, words, request_id, dead)
       replies[#replies + 1] = { 'OK', u.r[INC], now, u.r[HEAD], u.r[SEQ] }
     end
   end

@@ -14,6 +14,9 @@
 -- @item  details    bytes  details blob; empty for none
 -- @item  final      bool   whether trying again is useless
 -- @item  delay_ms   int    delay before the next attempt; -1 for the retry policy
+-- @item  cause      bytes  what caused it; empty for nothing
+-- @item  step_key   str    step that failed; empty for none
+-- @item  step_policy bytes  retry policy of the step, see lib/policy.lua; empty for none
 -- @from  RUNNING, FAILED
 -- @to    BACKOFF, QUEUED, FAILED, SKIPPED, PARKED
 -- @reply OK(state int, delay_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
@@ -31,11 +34,15 @@ for at = FIRST, LAST, STRIDE do
   if not reply then
     local r = u.r
     lease_accept(u, now)
-    r[FAILURES] = r[FAILURES] + 1
-    failure_save(u, now, reason, message, details, final and 1 or 0, truncated and 1 or 0)
+    local exhausted, delay, row
+    if step_policy ~= '' then
+      exhausted, delay, row = attempt_step_failed(u, now, reason, delay_ms, step_key, step_policy)
+    else
+      exhausted, delay = attempt_failed(u, now, reason, delay_ms)
+    end
+    exhausted = exhausted or final
+    failure_save(u, now, reason, message, details, final and 1 or 0, truncated and 1 or 0, cause, step_key, row)
     command_end(u, HOW_FAILED, server)
-    local delay = delay_ms >= 0 and delay_ms or backoff_ms(u)
-    local exhausted = final or r[FAILURES] >= max_attempts(u)
     local after = exhausted and exhausted_state(u) or delay > 0 and BACKOFF or QUEUED
     delay = exhausted and 0 or delay
     ledger_add(u, ATTEMPT_FAILED, now, turn, exhausted and FAILED or after, reason)

@@ -23,7 +23,9 @@ reply = reply or control_failed(u, turn, attempt)
 if not reply then
   local r = u.r
   make_unready(u)
-  r[EXTRA] = r[FAILURES]
+  r[EXTRA] = counted_failures(u)
+  r[FAILING_MS] = 0
+  failure_round(u)
   r[LOST_EXTRA] = r[LOST]
   r[DELIVERIES] = 0
   transition(u, QUEUED)

@@ -17,6 +17,7 @@
 -- @item  state         bytes  initial state blob, if creating
 -- @item  lease_ms      int    lease override; 0 for the type's
 -- @item  max_attempts  int    attempts override; 0 for the type's
+-- @item  retry         bytes  retry policy, see lib/policy.lua; empty for the type's
 -- @item  words         bytes  correlation key and tags, if creating, each followed by a zero byte; empty for none
 -- @item  waits         bool   whether the caller waits for the turn that the message becomes
 -- @item  delay_ms      int    time until it is admitted; 0 for now
@@ -110,7 +111,7 @@ for at = FIRST, LAST, STRIDE do
     reply = over('state_bytes', data_bytes(state), max_state)
   else
     if not u then
-      u = born(id, now, type, version, create_digest, state, lease_ms, max_attempts, words, '', dead)
+      u = born(id, now, type, version, create_digest, state, lease_ms, max_attempts, retry, words, '', dead)
     end
     if delay_ms > 0 then
       reply = schedule(u, message_id, digest, message, origin, delay_ms, ttl_ms)
