@@ -36,7 +36,7 @@ async def claimed(api: Api) -> worker.LeasedTurn:
 
 async def fail(api: Api, turn: worker.LeasedTurn, **fields: object) -> worker.FailResult:
     """Fails an attempt."""
-    body = worker.Fail(**{"failure": Failure(reason="R"), **fields})  # pyright: ignore[reportArgumentType]
+    body = worker.Fail(**{"failure": Failure(reason="R"), **fields})
     return (await api.workers.FailTurn(worker.FailTurnRequest(lease=turn.lease, n=1, fail=body))).result
 
 
@@ -170,7 +170,7 @@ async def parked(server: Handle, api: Api, count: int, reason: str = "BROKEN") -
 
 async def redrive(api: Api, **fields: object) -> list[turns.RedriveAllParkedResponse]:
     """Redrives parked turns of type t."""
-    request = turns.RedriveAllParkedRequest(**{"workflow_type": "t", **fields})  # pyright: ignore[reportArgumentType]
+    request = turns.RedriveAllParkedRequest(**{"workflow_type": "t", **fields})
     return [response async for response in api.turns.RedriveAllParked(request)]
 
 
