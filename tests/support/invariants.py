@@ -219,7 +219,8 @@ class Partition:
     def latest(self) -> int:
         """The latest engine time known."""
         meta = self.keys.get("meta") or {}
-        events = [unpack(ledger[-1])[3] for ledger in self.space("e").values()]
+        ledgers = self.space("e")
+        events = [unpack(ledgers[one.id][-1])[3] for one in self.live if ledgers.get(one.id)]
         return max(self.now_ms, int(meta.get("now", 0)), int(meta.get("seen", 0)), *events)
 
     @cached_property
