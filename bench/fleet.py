@@ -130,6 +130,11 @@ class Fleet:
         usage["machine"] = machine_seconds()
         return usage
 
+    def memory(self, name: str) -> int:
+        """Resident bytes of a process, without its children. Linux only."""
+        pages = Path(f"/proc/{self.pid(name)}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
     def store_bytes(self) -> int:
         """Bytes of the store's append-only files on disk."""
         return sum(file.stat().st_size for file in (self.path / "data").rglob("*.aof"))

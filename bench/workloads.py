@@ -16,11 +16,17 @@ from bench.slots import DONE, GO, MARK, STARTED, TIMES, WORKER
 from bench.worker_main import many, one, stuck
 from pawl import Client, Message, Retention, WorkflowType
 from pawl.client import NewInstance
+from pawl.testing.running import Server
 
 Row = dict[str, Any]
 
 SOAK_INSTANCES = 100
-SOAK_PAUSE_S = 0.2
+SOAK_PAUSE_S = 0.4
+"""Real time between two rounds, which leaves most of a core to others."""
+SOAK_STEP_S = 2.0
+"""Engine time between two rounds."""
+SOAK_WARM_UP_S = 17 * 60.0
+"""Engine time until memory must be steady: the life of a receipt, and two minutes."""
 
 
 @dataclass(frozen=True)
@@ -237,40 +243,48 @@ async def _three_turns(fleet: Fleet, client: Client, sizes: Sizes, used: Callabl
     return await used()
 
 
-async def soak(fleet: Fleet, client: Client, minutes: float) -> Row:
-    """Steady load: the store's memory after two minutes and at the end, which must not have grown."""
+async def soak(fleet: Fleet, client: Client, minutes: float, tell: Callable[[Row], None]) -> Row:
+    """Steady load in virtual time: memory in use after the warm-up, and `minutes` later.
+
+    A receipt lives 15 minutes whatever the retention, so memory rises until the first ones go; from then on
+    it must not. The clock moves by SOAK_STEP_S with each round of turns, so that all this takes as long as
+    the turns do.
+    """
     import redis.asyncio
 
     store = redis.asyncio.Redis(unix_socket_path=_socket(fleet))
+    clock = Server(fleet.address, client)
     keep = Retention(min_turns=5, max_age=timedelta(seconds=1), max_turns=10)
     await client.put_workflow_type(WorkflowType("bench-one", retention=keep))
     fleet.start_worker()
     fleet.slots.set(GO, 1)
-    samples: list[tuple[float, int]] = []
-    begin, number, sent = time.monotonic(), 0, 0
+    last = SOAK_WARM_UP_S + minutes * 60
+    samples: list[tuple[float, int, int]] = []
+    begin, number, told = time.monotonic(), 0, 0.0
     new = NewInstance(one)
-    while (seconds := time.monotonic() - begin) < minutes * 60:
+    while (seconds := number * SOAK_STEP_S) < last:
         batch = [
             Message(f"soak-{i}", {"n": number, "pad": "x" * 90}, id=f"m{number}", create=new)
             for i in range(SOAK_INSTANCES)
         ]
         await client.send_many(batch)
-        sent += len(batch)
         number += 1
-        await _until(fleet, lambda done=sent: _worker(fleet, DONE) >= done)
-        if number % 20 == 0:
-            samples.append((seconds, (await store.info("memory"))["used_memory"]))
+        await _until(fleet, lambda done=number * SOAK_INSTANCES: _worker(fleet, DONE) >= done)
+        await clock.advance(SOAK_STEP_S)
+        samples.append((seconds, (await store.info("memory"))["used_memory"], fleet.memory("server")))
+        if seconds >= told:
+            tell({"minute": round(seconds / 60), "of": round(last / 60), "bytes": samples[-1][1]})
+            told += 60
         await asyncio.sleep(max(0.0, begin + number * SOAK_PAUSE_S - time.monotonic()))
     await store.aclose()
-    early = [used for at, used in samples if at >= min(120, minutes * 12)][:5]
-    late = [used for _, used in samples][-5:]
-    return {
-        "turns_per_s": round(sent / (time.monotonic() - begin), 1),
-        "early_bytes": round(statistics.median(early)),
-        "late_bytes": round(statistics.median(late)),
-        "growth": round(statistics.median(late) / statistics.median(early), 3),
-        "exact": _worker(fleet, STARTED) == sent,
-    }
+    early = [sample for sample in samples if SOAK_WARM_UP_S <= sample[0] < SOAK_WARM_UP_S + 60]
+    late = [sample for sample in samples if sample[0] >= last - 60]
+    row: Row = {"turns_per_engine_s": SOAK_INSTANCES / SOAK_STEP_S, "turns": number * SOAK_INSTANCES}
+    for name, column in (("store", 1), ("server", 2)):
+        before, after = (statistics.median(sample[column] for sample in part) for part in (early, late))
+        row |= {f"{name}_early_bytes": round(before), f"{name}_late_bytes": round(after)}
+        row[f"{name}_growth"] = round(after / before, 3)
+    return {**row, "exact": _worker(fleet, STARTED) == number * SOAK_INSTANCES}
 
 
 def _socket(fleet: Fleet) -> str:
@@ -308,13 +322,13 @@ WORKLOADS: dict[str, Callable[[Fleet, Client, Sizes], Awaitable[Row]]] = {
 }  # fmt: skip
 
 
-async def run_soak(minutes: float) -> Row:
-    """Runs the soak on a fleet of its own."""
-    fleet = Fleet({"PAWL_LOG_LEVEL": "warning"})
+async def run_soak(minutes: float, tell: Callable[[Row], None]) -> Row:
+    """Runs the soak on a fleet of its own; `tell` gets a row each engine minute."""
+    fleet = Fleet({"PAWL_LOG_LEVEL": "warning", "PAWL_VIRTUAL_TIME": "true"})
     try:
         client = await fleet.start()
         try:
-            return {"workload": "soak", "minutes": minutes, **await soak(fleet, client, minutes)}
+            return {"workload": "soak", "minutes": minutes, **await soak(fleet, client, minutes, tell)}
         finally:
             await client.close()
     finally:
