@@ -47,7 +47,7 @@ async def _fill(store: Store, first: int, last: int) -> None:
         items: dict[int, list[scripts.CreateItem]] = {}
         for number in range(begin, min(begin + BATCH, last)):
             name = f"still-{number:09d}"
-            item = scripts.CreateItem(name, "still", "v1", b"d", STATE, 0, 0, b"", "")
+            item = scripts.CreateItem(name, "still", "v1", b"d", STATE, 0, 0, b"", b"", "")
             items.setdefault(store.partition_of(name).index, []).append(item)
         await asyncio.gather(
             *(
@@ -64,7 +64,7 @@ async def _send(store: Store, limits: Limits, number: int) -> None:
         name = f"active-{active}"
         item = scripts.SendItem(
             name, f"m{number}", b"digest00", BLOB, b"", True, "bench-one", "v1", b"created0", STATE, 0, 0,
-            b"", False, 0, 0,
+            b"", b"", False, 0, 0,
         )  # fmt: skip
         items.setdefault(store.partition_of(name).index, []).append(item)
     await asyncio.gather(

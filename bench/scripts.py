@@ -53,6 +53,7 @@ async def _admit(store: Store, sizes: Sizes, limits: Limits) -> None:
                     0,
                     0,
                     b"",
+                    b"",
                     False,
                     0,
                     0,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgpack
 import pytest
 
+from pawl_server.store import records
 from tests.support.driver import Driver
-from tests.support.invariants import unpack
+from tests.support.invariants import constants, unpack
 
 RECEIPT_MS = 900_000
 DAY_MS = 86_400_000
@@ -583,7 +585,8 @@ def test_the_least_age_since_a_turn_finished_holds_for_it(driver: Driver, ages: 
 def test_what_is_remembered_of_former_ages_is_bounded(driver: Driver) -> None:
     def remembered() -> list[int]:
         packed: list[Any] = unpack(driver.redis.call("HGET", f"{driver.tag}type:t", "p"))
-        return packed[13:][0] if len(packed) > 13 else []
+        kept = packed[constants("type")["CAPS"] - 1 :]
+        return kept[0] if kept else []
 
     begin = driver.now
     for step in range(1, 12):
@@ -598,3 +601,14 @@ def test_what_is_remembered_of_former_ages_is_bounded(driver: Driver) -> None:
     assert remembered()[1::2] == [DAY_MS * step for step in range(6, 9)]
     driver.put_type(max_age_ms=1)
     assert remembered() == []
+
+
+@pytest.mark.spec("R-TRIM-5", "R-TYPE-1")
+def test_former_ages_leave_the_settings_as_they_are(driver: Driver) -> None:
+    """Also where a caller of another build sends fewer of them."""
+    driver.put_type(max_age_ms=1_000)
+    few = msgpack.packb([1, 0, 7_000, -1, -1, -1, -1, -1, 3, DAY_MS])
+    reply = driver.one("put_type", name="t", settings=few, digest=b"few")
+    _, settings = records.unpack_type(reply.settings)
+    given = {name: value for name, value in settings.items() if value is not None}
+    assert given == {"lease_ms": 7_000, "min_turns": 3, "max_age_ms": DAY_MS}

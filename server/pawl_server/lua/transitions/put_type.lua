@@ -62,7 +62,12 @@ if revision == 0 then
   p[2] = now
   local age = p[MAX_AGE_MS] or -1
   local caps = put_caps(type_load(name), age == -1 and DEFAULTS[MAX_AGE_MS] or age, now)
-  p[CAPS] = #caps > 0 and caps or nil
+  if #caps > 0 then
+    for i = #p + 1, LAST_SETTING do
+      p[i] = -1
+    end
+    p[CAPS] = caps
+  end
   packed = cmsgpack.pack(p)
   if request_id ~= '' then
     table.insert(answers, 1, { request_id, digest, written, packed })
