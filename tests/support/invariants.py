@@ -313,6 +313,8 @@ def _check_indexes(p: Partition) -> Iterator[str]:
         yield from (f"{name}: has {member}" for member in sorted(stored - members))
     for tv in sorted({tv for tv, _ in p.ready} - set(p.keys.get("types") or {})):
         yield f"types: lacks {tv}, which has ready heads"
+    for tv in sorted(set(p.keys.get("types") or {}) - {tv for tv, _ in p.ready}):
+        yield f"types: has {tv}, which has no ready heads"
     wanted: dict[str, dict[str, float]] = {}
     for one in p.live:
         for name in _index_names(one):

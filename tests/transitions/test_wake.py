@@ -89,3 +89,46 @@ def test_repeats_and_refusals(driver: Driver) -> None:
     with driver.unchanged():
         assert driver.wake(request_id="w").woken, "the first answer, and no second wake"
         assert driver.wake(request_id="w", comment="other").word == "BODY_CONFLICT"
+
+
+def expired(driver: Driver) -> None:
+    driver.later(5_000)
+    driver.expire()
+
+
+def over_and_paused(driver: Driver) -> None:
+    """The settling makes the head ready that the pause stops."""
+    driver.take().defer(5_000)
+    driver.later(5_000)
+    driver.pause()
+
+
+def over_and_claimed(driver: Driver) -> None:
+    driver.take()
+
+
+STOPS: list[Callable[[Driver], object]] = [
+    Driver.pause, Driver.cancel, lambda driver: driver.cancel_message("m-1"), Driver.delete, expired,
+    lambda driver: driver.delete(max_turns=-1), over_and_paused, over_and_claimed,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.spec("R-WAKE-3")
+def test_a_type_without_ready_heads_is_not_listed(driver: Driver, stop: Callable[[Driver], object]) -> None:
+    driver.send("a", b"1", ttl_ms=5_000)
+    assert set(driver.state()["types"]) == {TV}
+    stop(driver)
+    assert (driver.ready(), driver.state().get("types", {})) == ([], {})
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.spec("R-WAKE-3")
+def test_a_type_with_another_ready_head_stays_listed(
+    driver: Driver, stop: Callable[[Driver], object]
+) -> None:
+    driver.send("a", b"1", ttl_ms=5_000)
+    driver.later(1)
+    driver.send("b", b"2")
+    stop(driver)
+    assert (driver.ready(), list(driver.state()["types"])) == (["b"], [TV])

@@ -24,7 +24,22 @@ if TYPE_CHECKING:
 _KIND = "fsck"
 _INSTANCE = "i"
 _INDEXES = frozenset(
-    ("busy", "damaged", "due", "e", "failed", "ids", "key", "l", "parked", "paused", "ready", "tag", "x")
+    (
+        "busy",
+        "damaged",
+        "due",
+        "e",
+        "failed",
+        "ids",
+        "key",
+        "l",
+        "parked",
+        "paused",
+        "ready",
+        "tag",
+        "types",
+        "x",
+    )
 )
 """Keyspaces whose entries are looked through."""
 _LIST = 16

@@ -1,4 +1,4 @@
---!include unit feed
+--!include unit ready feed
 -- Part two of a script, the one place that writes: prepared values, merged over the whole list.
 
 local LEDGER_KEEP = 200
@@ -147,6 +147,7 @@ local function unit_commit(server)
     end
   end
   for tv, overlay in pairs(READY) do
+    ready_settle(tv)
     if overlay.added then
       ready[#ready + 1] = tv
     end

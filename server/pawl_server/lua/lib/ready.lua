@@ -67,6 +67,7 @@ end
 -- After claiming: the time in `types` that tells pollers whether anything is left.
 local function ready_close(tv, now)
   local ready = ready_open(tv)
+  ready.closed = true
   if ready.more or ready.found[ready.next] then
     return true
   end
@@ -79,4 +80,30 @@ local function ready_close(tv, now)
   ready.earliest = false
   ready.added = nil
   return false
+end
+
+-- What the script leaves of a ready set that it did not claim from, once all is computed: `types` names none that is empty.
+local function ready_settle(tv)
+  local ready = READY[tv]
+  local gone = {}
+  for id, score in pairs(ready.change) do
+    if score or ready.closed then
+      return
+    end
+    gone[#gone + 1] = id
+  end
+  if #gone == 0 then
+    return
+  end
+  ready.added = nil
+  local key = T .. 'ready:' .. tv .. ':0'
+  local left = redis.call('ZCARD', key)
+  for i = 1, #gone do
+    if left > 0 and redis.call('ZSCORE', key, gone[i]) then
+      left = left - 1
+    end
+  end
+  if left == 0 then
+    ready.earliest = false
+  end
 end

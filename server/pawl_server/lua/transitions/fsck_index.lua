@@ -50,6 +50,9 @@ local function stands(member)
     local u = id and unit_load(id)
     return id and (MISSING.damaged or u and q and unit_get(u, 'q:' .. q) and not unit_table(u, 'q:' .. q))
   end
+  if kind == 'types' then
+    return redis.call('EXISTS', T .. 'ready:' .. member .. ':0') == 1
+  end
   local id = string.match(member, '[^:]*$')
   local u = unit_load(id)
   if MISSING.damaged then
