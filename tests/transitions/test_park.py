@@ -234,6 +234,25 @@ def test_redrive_into_a_full_inbox(driver: Driver) -> None:
     assert driver.redrive(max_pending=3).turn == 4
 
 
+@pytest.mark.spec("R-CANCEL-2", "R-PARK-2")
+def test_redrive_into_an_inbox_that_is_full_of_ended_turns(driver: Driver) -> None:
+    failed(driver)
+    driver.park()
+    for body in (b"2", b"3", b"4"):
+        driver.send("a", body)
+    driver.cancel(3)
+    driver.cancel(4)
+    with driver.unchanged():
+        reply = driver.redrive(max_pending=3)
+        assert (reply.word, reply.limit, reply.value, reply.max) == (
+            "LIMIT_EXCEEDED",
+            "pending_messages",
+            4,
+            3,
+        )
+    assert driver.redrive(max_pending=4).turn == 5
+
+
 @pytest.mark.spec("R-PARK-2", "R-DAMAGE-1")
 def test_redrive_of_a_message_that_cannot_be_read(driver: Driver) -> None:
     failed(driver)

@@ -1852,7 +1852,7 @@ async def redrive(
     inc: incarnation; 0 for any
     turn: turn number
     discard: drops the message
-    max_pending: unfinished turns allowed for internal admissions
+    max_pending: unfinished turns and ended ones between them allowed for internal admissions
     request_id: idempotency id; may be empty
     digest: digest of the request
     comment: text for the ledger

@@ -6,7 +6,7 @@
 -- @arg   inc         int    incarnation; 0 for any
 -- @arg   turn        int    turn number
 -- @arg   discard     bool   drops the message
--- @arg   max_pending int    unfinished turns allowed for internal admissions
+-- @arg   max_pending int    unfinished turns and ended ones between them allowed for internal admissions
 -- @arg   request_id  str    idempotency id; may be empty
 -- @arg   digest      bytes  digest of the request
 -- @arg   comment     str    text for the ledger
@@ -46,8 +46,8 @@ elseif not reply and not kept then
   local state
   state, reply = control_turn(u, turn)
   reply = reply or { 'WRONG_STATE', state, 0 }
-elseif not reply and not discard and u.r[PENDING] >= max_pending then
-  reply = over('pending_messages', u.r[PENDING] + 1, max_pending)
+elseif not reply and not discard and u.r[TAIL] - u.r[HEAD] + 1 >= max_pending then
+  reply = over('pending_messages', u.r[TAIL] - u.r[HEAD] + 2, max_pending)
 end
 if not reply then
   local r = u.r
