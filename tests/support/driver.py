@@ -315,7 +315,7 @@ class Held:
     def item(self, script: str, *, n: int = 0, digest: bytes = b"", **given: Any) -> dict[str, Any]:
         """The item of a call under this lease."""
         if script not in COMMANDS:
-            return {**self.lease, **given}
+            return {**self.lease, **given, **({"digest": digest} if digest else {})}
         digest = digest or digest_of(script, sorted(given.items()))
         return {**self.lease, **given, "n": n or self.n + 1, "digest": digest}
 
@@ -386,6 +386,19 @@ class Held:
     def defer(self, ms: int = 1_000, reason: str = "", **given: Any) -> Any:
         """Puts the turn off."""
         return self.do("defer", ms=ms, reason=reason, **given)
+
+    def start(self, key: str = "step", **given: Any) -> Any:
+        """Registers the step that runs, by default the next one, for 5 s."""
+        position = self.driver.record(self.view.instance_id).steps + 1
+        fields = {"position": position, "kind": "step", "timeout_ms": 5_000, "on_restart": 1, **given}
+        return self.do("start_operation", key=key, **fields)
+
+    def report(self, sequence: int, key: str = "step", **given: Any) -> Any:
+        """Reports progress of the registered step."""
+        position = self.driver.record(self.view.instance_id).steps + 1
+        digest = given.pop("digest", digest_of(sorted(given.items())))
+        fields = {"position": position, **given}
+        return self.do("report_progress", key=key, sequence=sequence, digest=digest, **fields)
 
     def end(self, how: str) -> None:
         """Ends the lease in the way that the record will call `how`; received before, unless "returned"."""

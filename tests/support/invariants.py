@@ -38,7 +38,12 @@ _ENTRY_KINDS = {
     TurnState.DEFERRED: "defer",
 }
 """Kinds of due entry that are the one reason to wake of a head."""
-_SECONDARY_KINDS = ("gc", "delayed", "expiry", "settle", "delete")
+_LEASED = (TurnState.RUNNING, TurnState.CANCELLING)
+_PARK = 2
+"""As in pawl.v1.OnRestart."""
+_BLOCKING = (TurnState.FAILED, TurnState.UNCERTAIN)
+"""States of a head that somebody has to decide about."""
+_SECONDARY_KINDS = ("gc", "delayed", "expiry", "settle", "delete", "operation")
 """Kinds of due entry beside that."""
 
 
@@ -141,7 +146,7 @@ class Instance:
         flags = self.r["FLAGS"]
         if flags & (_DELETING | _PAUSED):
             return _DELETED if flags & _DELETING else _STOPPED
-        if self.r["STATE"] == TurnState.FAILED:
+        if self.r["STATE"] in _BLOCKING:
             return _BLOCKED
         return _ACTIVE if self.r["PENDING"] else _IDLE
 
@@ -191,6 +196,12 @@ class Instance:
             return unpack(raw)[1]
         return (receipt["R_MESSAGE_ID"] or None) if receipt else None
 
+    @property
+    def operation(self) -> Packed | None:
+        """The registered step of the head."""
+        raw = self.fields.get(f"{self.r['HEAD']}.o")
+        return Packed(raw, "operation") if raw is not None else None
+
     def steps(self, turn: int) -> list[list[Any]]:
         """The saved steps of a turn, up to the first gap, the one inside the receipt last."""
         found: list[list[Any]] = []
@@ -200,11 +211,12 @@ class Instance:
         return found + ([receipt["R_LAST_STEP"]] if receipt and receipt["R_LAST_STEP"] else [])
 
     def payload_bytes(self, turn: int) -> int:
-        """Recount of a turn's message record, step outputs and reply."""
+        """Recount of a turn's message record, step outputs, reply, and what a finished one had registered."""
         receipt = self.receipt(turn)
         reply = receipt["R_REPLY"] if receipt else 0
         size = len(self.fields.get(f"{turn}.m", b"")) + (len(reply) if reply else 0)
-        return size + sum(len(step[3]) for step in self.steps(turn))
+        kept = len(self.fields.get(f"{turn}.o", b"")) if receipt else 0
+        return size + kept + sum(len(step[3]) for step in self.steps(turn))
 
 
 @dataclass(frozen=True)
@@ -293,7 +305,7 @@ def _wanted(instance: Instance) -> list[str]:
     state = instance.r["STATE"]
     if state == TurnState.RUNNING and not instance.deleting:
         return ["lease"]
-    if instance.r["PENDING"] == 0 or state == TurnState.FAILED or instance.behind or instance.stopped:
+    if instance.r["PENDING"] == 0 or state in _BLOCKING or instance.behind or instance.stopped:
         return []
     return [_ENTRY_KINDS.get(state, f"ready {instance.tv}")]
 
@@ -303,7 +315,7 @@ def _check_indexes(p: Partition) -> Iterator[str]:
     later = {f"~{one.member}" for one in p.instances.values() if one.deleting or one.r["DELAYED"]}
     wanted_sets = {
         "busy": {one.member for one in p.live if one.r["PENDING"]} | later,
-        "failed": {one.member for one in p.live if one.r["STATE"] == TurnState.FAILED},
+        "failed": {one.member for one in p.live if one.r["STATE"] in _BLOCKING},
         "paused": {one.member for one in p.live if one.r["FLAGS"] & _PAUSED},
         "parked": {f"{one.member}:{turn:016d}" for one in p.live for turn in one.parked},
     }
@@ -348,6 +360,7 @@ def _check_timers(p: Partition) -> Iterator[str]:
         "expiry": {one.id for one in p.live if one.r["EXPIRES_AT"]},
         "settle": {one.id for one in p.live if one.behind},
         "delete": {one.id for one in p.instances.values() if one.deleting},
+        "operation": {one.id for one in p.live if one.r["OP_AT"]},
     }
     for kind, found in entries.items():
         if found != wanted[kind]:
@@ -356,6 +369,27 @@ def _check_timers(p: Partition) -> Iterator[str]:
         at = p.due.get(("gc", one.id), one.r["GC_AT"])
         if at != one.r["GC_AT"]:
             yield f"due: gc of {one.id} at {at}, its record says {one.r['GC_AT']}"
+
+
+def _check_operations(p: Partition) -> Iterator[str]:
+    """A registered step that runs has a lease, the next place, and is due at the earlier of its times."""
+    layout = constants("operation")
+    for one in p.live:
+        op, at, step = one.r["OP"], one.r["OP_AT"], one.operation
+        if op and (step is None or step["O_POSITION"] != one.r["STEPS"] + 1):
+            yield f"{one.id}: its registered step has position {step and step['O_POSITION']}"
+        if op <= layout["OP_LEFT"]:
+            if at:
+                yield f"{one.id}: a step is due at {at} that does not run"
+            continue
+        if one.r["STATE"] not in _LEASED or step is None:
+            yield f"{one.id}: a step runs in state {one.r['STATE']}"
+            continue
+        times = [time for time in (step["O_DEADLINE"], step["O_HEARTBEAT_AT"]) if time]
+        if at != min(times) or p.due.get(("operation", one.id), at) > at:
+            yield f"{one.id}: its step is due at {at}, or later in due, its times are {times}"
+        if (op == layout["OP_UNSEEN"]) != (step["O_ON_RESTART"] == _PARK):
+            yield f"{one.id}: its step is {op}, with {step['O_ON_RESTART']} for its restart"
 
 
 def _check_later(p: Partition) -> Iterator[str]:
@@ -471,6 +505,8 @@ def _wanted_fields(one: Instance) -> set[str]:
         wanted |= _wanted_payload(one, turn, receipt)
     if r["PENDING"] and r["FAILURES"] + r["LOST"]:
         wanted.add(f"{r['HEAD']}.f")
+    if r["PENDING"] and r["OP"]:
+        wanted.add(f"{r['HEAD']}.o")
     return wanted
 
 
@@ -491,6 +527,8 @@ def _wanted_payload(one: Instance, turn: int, receipt: Packed | None) -> set[str
     wanted = {f"{turn}.m", *(f"{turn}.{position}" for position in range(1, steps + 1))}
     if receipt and receipt["R_STATE"] != TurnState.COMPLETED and f"{turn}.f" in one.fields:
         wanted.add(f"{turn}.f")
+    if receipt and receipt["R_STATE"] != TurnState.COMPLETED and f"{turn}.o" in one.fields:
+        wanted.add(f"{turn}.o")
     return wanted
 
 
@@ -520,6 +558,7 @@ _CHECKS: Iterable[Callable[[Partition], Iterator[str]]] = (
     _check_wakeups,
     _check_indexes,
     _check_timers,
+    _check_operations,
     _check_later,
     _check_counters,
     _check_fields,

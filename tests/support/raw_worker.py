@@ -21,9 +21,9 @@ from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.error_pb2 import Reason
 from pawl.v1.workflow_type_pb2 import WorkflowType
 from tests.support.api import CALL_S, Api, Problem
-from tests.support.stream import Stream, workflows
+from tests.support.stream import UNNUMBERED, Stream, workflows
 
-TIMES = ("finishTime", "wakeTime", "dueTime")
+TIMES = ("finishTime", "wakeTime", "dueTime", "remaining", "heartbeatRemaining")
 
 
 class Answer(NamedTuple):
@@ -69,6 +69,16 @@ def key_of(lease: pb.LeasedTurn | bytes) -> bytes:
     return lease if isinstance(lease, bytes) else lease.lease
 
 
+def _named(action: dict[str, Any], result: pb.CommandResult) -> None:
+    """A command without a number is named by the details of its result, also if it was refused."""
+    for name in UNNUMBERED:
+        if name in action:
+            body, detail = action[name], getattr(result, name)
+            assert (result.n, result.WhichOneof("detail")) == (0, name), result
+            assert detail.position == body.position
+            assert getattr(detail, "sequence", 0) == getattr(body, "sequence", 0)
+
+
 class ByStream:
     """A work stream for everything."""
 
@@ -94,8 +104,10 @@ class ByStream:
         """A command on the stream."""
         result = await self.stream.command(lease, action, n)
         if result.HasField("refusal"):
+            _named(action, result)
             reason = Reason.Name(result.refusal.reason).removeprefix("REASON_")
             return Answer.refused(reason, result.refusal.metadata)
+        _named(action, result)
         detail = result.WhichOneof("detail")
         return Answer.applied(result.already, getattr(result, detail) if detail else None)
 
@@ -110,6 +122,8 @@ class Calls:
     async def do(self, lease: pb.LeasedTurn | bytes, action: dict[str, Any], n: int | None = None) -> Answer:
         """A command by a call of its own."""
         key = key_of(lease)
+        if any(name in action for name in UNNUMBERED):
+            return await self._unnumbered(key, action)
         if n is None:
             n = self._numbers.get(key, 0) + 1
         self._numbers[key] = n
@@ -134,6 +148,21 @@ class Calls:
             return Answer.refused(problem.reason, problem.metadata)
         has_detail = "result" in answer.DESCRIPTOR.fields_by_name and answer.HasField("result")
         return Answer.applied(answer.already, answer.result if has_detail else None)
+
+    async def _unnumbered(self, key: bytes, action: dict[str, Any]) -> Answer:
+        workers = self.api.workers
+        calls: dict[str, tuple[Any, Any]] = {
+            "start_operation": (workers.StartOperation, pb.StartOperationRequest),
+            "report_progress": (workers.ReportProgress, pb.ReportProgressRequest),
+        }
+        [(name, body)] = action.items()
+        call, request = calls[name]
+        try:
+            answer = await call(request(lease=key, **{name: body}), timeout=CALL_S)
+        except grpc.aio.AioRpcError as error:
+            problem = Problem.of(error)
+            return Answer.refused(problem.reason, problem.metadata)
+        return Answer.applied(False, answer.result)
 
     async def received(self, turn: pb.LeasedTurn) -> pb.LeasedTurn:
         """Tells the server that the turn has arrived."""

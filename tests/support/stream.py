@@ -17,6 +17,7 @@ from typing import Any
 import grpc.aio
 
 from pawl.v1 import worker_service_pb2 as pb
+from pawl.v1.operation_pb2 import ON_RESTART_UNSPECIFIED, OnRestart, Progress
 from tests.support.api import CALL_S, TYPE, VERSION, Api, Problem, json
 
 
@@ -79,6 +80,50 @@ def defer(ms: int = 60_000, reason: str = "") -> dict[str, Any]:
     body = pb.Defer(reason=reason)
     body.delay.FromMilliseconds(ms)
     return {"defer": body}
+
+
+def start_operation(
+    position: int = 1,
+    key: str = "step",
+    kind: str = "",
+    *,
+    timeout_ms: int | None = 60_000,
+    heartbeat_ms: int | None = None,
+    on_restart: OnRestart.ValueType = ON_RESTART_UNSPECIFIED,
+) -> dict[str, Any]:
+    """A StartOperation command."""
+    body = pb.StartOperation(position=position, key=key, kind=kind, on_restart=on_restart)
+    if timeout_ms is not None:
+        body.timeout.FromMilliseconds(timeout_ms)
+    if heartbeat_ms is not None:
+        body.heartbeat_timeout.FromMilliseconds(heartbeat_ms)
+    return {"start_operation": body}
+
+
+def report_progress(
+    sequence: int = 1,
+    position: int = 1,
+    key: str = "step",
+    *,
+    phase: str | None = None,
+    done: int = 0,
+    total: int | None = None,
+    unit: str = "",
+    details: bytes | None = None,
+    resume: bytes | None = None,
+) -> dict[str, Any]:
+    """A ReportProgress command; with a `phase` it has progress."""
+    body = pb.ReportProgress(position=position, key=key, sequence=sequence)
+    if phase is not None:
+        body.progress.CopyFrom(Progress(phase=phase, done=done, total=total, unit=unit))
+    if details is not None:
+        body.details.CopyFrom(json(details))
+    if resume is not None:
+        body.resume.CopyFrom(json(resume))
+    return {"report_progress": body}
+
+
+UNNUMBERED = ("start_operation", "report_progress")
 
 
 class Stream:
@@ -237,8 +282,10 @@ class Stream:
         return self._queues[name].qsize()
 
     def build(self, lease: pb.LeasedTurn | bytes, action: dict[str, Any], n: int | None = None) -> pb.Command:
-        """A command with the next number of its lease, or the one given."""
+        """A command with the next number of its lease, or the one given; 0 for kinds without numbers."""
         key = lease if isinstance(lease, bytes) else lease.lease
+        if any(name in action for name in UNNUMBERED):
+            return pb.Command(lease=key, n=n or 0, **action)
         if n is None:
             n = self._numbers.get(key, 0) + 1
         self._numbers[key] = n

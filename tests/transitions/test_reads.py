@@ -18,12 +18,16 @@ def reads(driver: Driver, call: Callable[[], object]) -> dict[str, int]:
 
 
 def prepare(driver: Driver, kind: str) -> None:
-    """A head that is ready and has steps, a failure, both or settings of its own."""
+    """A head that is ready and has steps, a failure, both, a registered step, or settings of its own."""
     if kind == "lease":
         driver.create("a", lease_ms=9_000)
     elif kind == "attempts":
         driver.create("a", max_attempts=9)
     driver.send("a", b"1")
+    if kind == "registered":
+        held = driver.take()
+        held.start()
+        held.release()
     if kind in ("steps", "failure", "both"):
         held = driver.take()
         for number in range(0 if kind == "failure" else 20):
@@ -38,6 +42,7 @@ def prepare(driver: Driver, kind: str) -> None:
         ("steps", 1, 3),  # settings; partition, instance, message with all steps
         ("failure", 1, 3),
         ("both", 1, 3),
+        ("registered", 1, 3),
         ("lease", 3, 2),  # one more: what it was created with
         ("attempts", 3, 2),
     ],

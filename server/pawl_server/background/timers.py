@@ -123,9 +123,11 @@ class Timers:
         return wait_s
 
     def _fired(self, partition: PartitionHandle, reply: scripts.ExpireFired) -> None:
+        engine = self._engine
+        if reply.kind == "operation":
+            engine.counts.lease_ended(reply.outcome)
         if reply.kind != "lease":
             return
-        engine = self._engine
         engine.counts.lease_ended(reply.outcome)
         LEASE_ENDED(log, instance=reply.id, turn=reply.turn, outcome=reply.outcome, conn=reply.conn)
         if reply.conn:

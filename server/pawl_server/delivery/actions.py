@@ -10,11 +10,19 @@ from typing import Any, NamedTuple
 
 from pawl_server.delivery import commands
 from pawl_server.delivery.frames import fill_ms
-from pawl_server.domain.errors import Reason, Refused
+from pawl_server.domain.errors import InvalidField, Reason, Refused
 from pawl_server.domain.lease import Lease
 from pawl_server.engine.collector import Done
 from pawl_server.engine.leases import Leases
-from pawl_server.store.scripts_gen import CheckpointOk, DeferOk, FailOk, FinishOk, SleepOk
+from pawl_server.store.scripts_gen import (
+    CheckpointOk,
+    DeferOk,
+    FailOk,
+    FinishOk,
+    ReportProgressOk,
+    SleepOk,
+    StartOperationOk,
+)
 
 
 class Action(NamedTuple):
@@ -22,13 +30,15 @@ class Action(NamedTuple):
 
     `build` checks its body and makes the item of a script call, `send` queues that for the end of the tick.
     `fill` puts what the store answered into the message of that kind's results; None if they have none. `how`
-    says how the lease ends by it, in the words of the store; empty if it goes on.
+    says how the lease ends by it, in the words of the store; empty if it goes on. `name` is set for kinds
+    without a number: it copies what tells such commands apart from the body into the message of the results.
     """
 
     build: Callable[[Lease, int, Any], Any]
     send: Callable[[Leases, int, Any, Done, Any], None]
     fill: Callable[[Any, Any], None] | None
     how: str = ""
+    name: Callable[[Any, Any], None] | None = None
 
 
 def _send_finish(leases: Leases, partition: int, item: Any, done: Done, context: Any) -> None:
@@ -53,6 +63,14 @@ def _send_sleep(leases: Leases, partition: int, item: Any, done: Done, context: 
 
 def _send_defer(leases: Leases, partition: int, item: Any, done: Done, context: Any) -> None:
     leases.defer(partition, item, done, context)
+
+
+def _send_start_operation(leases: Leases, partition: int, item: Any, done: Done, context: Any) -> None:
+    leases.start_operation(partition, item, done, context)
+
+
+def _send_report_progress(leases: Leases, partition: int, item: Any, done: Done, context: Any) -> None:
+    leases.report_progress(partition, item, done, context, len(item.details) + len(item.resume))
 
 
 def fill_finish(detail: Any, reply: FinishOk) -> None:
@@ -81,6 +99,24 @@ def _fill_defer(detail: Any, reply: DeferOk) -> None:
     fill_ms(detail.due_time, reply.due_ms)
 
 
+def _fill_start_operation(detail: Any, reply: StartOperationOk) -> None:
+    fill_ms(detail.remaining, reply.remaining_ms)
+
+
+def _fill_report_progress(detail: Any, reply: ReportProgressOk) -> None:
+    if reply.heartbeat_ms >= 0:
+        fill_ms(detail.heartbeat_remaining, reply.heartbeat_ms)
+
+
+def _name_start_operation(detail: Any, body: Any) -> None:
+    detail.position = body.position
+
+
+def _name_report_progress(detail: Any, body: Any) -> None:
+    detail.position = body.position
+    detail.sequence = body.sequence
+
+
 ACTIONS: dict[str, Action] = {
     "finish": Action(commands.finish, _send_finish, fill_finish, "completed"),
     "checkpoint": Action(commands.checkpoint, _send_checkpoint, _fill_checkpoint),
@@ -88,11 +124,30 @@ ACTIONS: dict[str, Action] = {
     "release": Action(lambda lease, n, _: commands.release(lease, n), _send_release, None, "released"),
     "sleep": Action(commands.sleep, _send_sleep, _fill_sleep, "sleeping"),
     "defer": Action(commands.defer, _send_defer, _fill_defer, "deferred"),
+    "start_operation": Action(
+        commands.start_operation, _send_start_operation, _fill_start_operation, name=_name_start_operation
+    ),
+    "report_progress": Action(
+        commands.report_progress, _send_report_progress, _fill_report_progress, name=_name_report_progress
+    ),
 }
 """By the name of their field in `Command` and `CommandResult`."""
 
 ENDINGS = frozenset(action.how for action in ACTIONS.values() if action.how)
 """How leases end by commands."""
+
+
+UNNUMBERED = frozenset(name for name, action in ACTIONS.items() if action.name)
+"""Kinds of command that have no number."""
+
+
+def command_n(name: str | None, n: int) -> int:
+    """The number of a command of that kind, checked; 0 for kinds that have none."""
+    if name not in UNNUMBERED:
+        return commands.check_n(n)
+    if n:
+        raise InvalidField("n", f"is {n}: a {name} has no number")
+    return 0
 
 
 def unknown() -> Refused:

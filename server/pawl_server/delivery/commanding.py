@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl_server.delivery import commands
-from pawl_server.delivery.actions import ACTIONS, fill_finish, unknown
+from pawl_server.delivery.actions import ACTIONS, UNNUMBERED, command_n, fill_finish, unknown
 from pawl_server.delivery.frames import fill_refusal
-from pawl_server.delivery.held import MAY_RIDE, NO_RIDE, RIDES, LeaseState
+from pawl_server.delivery.held import MAY_RIDE, NO_NUMBER, NO_RIDE, RIDES, LeaseState
 from pawl_server.domain.errors import Reason, Refused
 from pawl_server.engine.refusals import OVER, refused
 from pawl_server.store.scripts_gen import FinishOk
@@ -70,41 +70,57 @@ class Commanding:
         try:
             lease = self._leases.decode(command.lease)
         except Refused as why:
-            self._refuse(command.lease, command.n, why)
+            self._refuse(command.lease, command.n, why, command)
             return None
         state = LeaseState(command.lease, lease, self._session.conn, held=False)
         self._held.add(state)
         return state
 
-    def _start(self, state: LeaseState, command: pb.Command) -> None:
-        try:
-            n = commands.check_n(command.n)
-            self._send(state, n, command)
-        except Refused as why:
-            self._refuse(state.key, command.n, why)
-            self._refuse_queue(state, command.n - 1)
-            self._settle(state)
+    def _start(self, state: LeaseState, first: pb.Command) -> None:
+        """Applies the next command of a lease; where it can't be sent at all, the one behind it."""
+        command: pb.Command | None = first
+        while command is not None:
+            try:
+                self._send(state, command)
+            except Refused as why:
+                self._refuse(state.key, command.n, why, command)
+                if command.WhichOneof("action") not in UNNUMBERED:
+                    self._refuse_queue(state, command.n - 1)
+                command = self._behind(state)
+                continue
+            if not state.accepted and state.held:
+                state.accept(self._session.heard_at + self._held.write_in(state))
             return
-        if not state.accepted and state.held:
-            state.accept(self._session.heard_at + self._held.write_in(state))
+        self._settle(state)
 
-    def _send(self, state: LeaseState, n: int, command: pb.Command) -> None:
+    def _behind(self, state: LeaseState) -> pb.Command | None:
+        """Takes what waits behind a command that is answered."""
+        if not state.queue:
+            return None
+        self.stacked -= 1
+        return state.queue.popleft()
+
+    def _send(self, state: LeaseState, command: pb.Command) -> None:
         """Queues a command for the end of the tick; raises Refused if it can't be applied."""
         lease = state.lease
         action = command.WhichOneof("action")
         if action == "finish":
+            n = commands.check_n(command.n)
             item = commands.finish(lease, n, command.finish, self._session.conn)
             size = commands.finish_bytes(item)
             self._leases.finish(lease.partition, item, self._on_finish, state, self._on_leave, size)
             state.ride = MAY_RIDE
             self.leaving += 1
         else:
+            n = command_n(action, command.n)
             kind = ACTIONS.get(action or "")
             if kind is None or action is None:
                 raise unknown()
             item = kind.build(lease, n, getattr(command, action))
             kind.send(self._leases, lease.partition, item, self._on_other, state)
             state.action = action
+            if not n:
+                n, state.told = NO_NUMBER, command
         state.command = n
 
     def _ride(self, state: LeaseState) -> str:
@@ -165,7 +181,10 @@ class Commanding:
         if not self._session.closed:
             result = self._outbox.result()
             result.lease = state.key
-            result.n = state.command
+            if state.told is None:
+                result.n = state.command
+            else:
+                _name(result, state.told)
             if kind.fill is not None:
                 kind.fill(getattr(result, state.action), reply)
         if kind.how and not state.held:
@@ -183,21 +202,24 @@ class Commanding:
             self._answered(state, over=False)
             return
         why = refused(state.lease, reply)
-        self._refuse(state.key, state.command, why)
-        last = int(why.metadata["last"]) if why.reason == Reason.GAP else state.command - 1
-        self.pending += 1  # _answered counts it, and so did _refuse
-        self._refuse_queue(state, last)
+        self.pending += 1  # _answered counts it, and so does _refuse
+        if state.told is not None:
+            self._refuse(state.key, 0, why, state.told)
+        else:
+            self._refuse(state.key, state.command, why)
+            last = int(why.metadata["last"]) if why.reason == Reason.GAP else state.command - 1
+            self._refuse_queue(state, last)
         self._answered(state, over=why.reason in OVER)
 
     def _answered(self, state: LeaseState, *, over: bool) -> None:
         """A command has its answer: the next one of the lease follows."""
         self.pending -= 1
-        state.command = 0
+        state.command, state.told = 0, None
         if over:
             self._held.over(state)
-        if state.queue:
-            self.stacked -= 1
-            self._start(state, state.queue.popleft())
+        command = self._behind(state)
+        if command is not None:
+            self._start(state, command)
         else:
             self._settle(state)
         self._session.wake()
@@ -210,19 +232,35 @@ class Commanding:
             self._held.over(state)
             self._orphan([state.orphan()], self._session)
 
-    def _refuse(self, key: bytes, n: int, why: Refused) -> None:
+    def _refuse(self, key: bytes, n: int, why: Refused, command: pb.Command | None = None) -> None:
+        """Answers with a refusal; `command` is needed where that alone tells which one is meant."""
         self.pending -= 1
         if not self._session.closed:
             result = self._outbox.result()
             result.lease = key
             result.n = n
+            if command is not None:
+                _name(result, command)
             fill_refusal(result.refusal, why)
             self._session.wake()
 
     def _refuse_queue(self, state: LeaseState, last: int) -> None:
-        """What waits behind a command that was not applied is not applied either."""
-        queue, state.queue = state.queue, None
-        self.stacked -= len(queue or ())
-        for command in queue or ():
+        """Numbered commands behind one that was not applied are refused; the others keep their place."""
+        if not state.queue:
+            return
+        queue, state.queue = state.queue, deque()
+        for command in queue:
+            if command.WhichOneof("action") in UNNUMBERED:
+                state.queue.append(command)
+                continue
+            self.stacked -= 1
             gap = Refused(Reason.GAP, f"command {last + 1} was not applied", {"last": str(max(last, 0))})
             self._refuse(state.key, command.n, gap)
+
+
+def _name(result: pb.CommandResult, command: pb.Command) -> None:
+    """Says which command is answered, if that has no number."""
+    action = command.WhichOneof("action")
+    kind = ACTIONS.get(action or "")
+    if action is not None and kind is not None and kind.name is not None:
+        kind.name(getattr(result, action), getattr(command, action))

@@ -6,26 +6,31 @@ InvalidField or Refused for what can't be applied; nothing is sent then.
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from struct import Struct
 
 from pawl.v1 import worker_service_pb2 as pb
+from pawl.v1.operation_pb2 import OnRestart, Progress
 from pawl.v1.payload_pb2 import Payload
-from pawl_server.domain.errors import InvalidField, Reason, Refused
+from pawl_server.domain.errors import InvalidField, LimitExceeded, Reason, Refused
 from pawl_server.domain.ids import check_id
 from pawl_server.domain.lease import Lease
+from pawl_server.domain.limits import PROGRESS_DETAILS_BYTES, RESUME_BYTES
 from pawl_server.domain.payload import DIGEST_BYTES, check_payload, payload_digest
-from pawl_server.domain.times import DAY, duration_ms
+from pawl_server.domain.times import DAY, SECOND, duration_ms
 from pawl_server.engine.failures import read_failure
 from pawl_server.engine.policies import read_policy
-from pawl_server.store.records import pack_policy
+from pawl_server.store.records import ProgressRecord, pack_policy, pack_progress
 from pawl_server.store.scripts_gen import (
     CheckpointItem,
     DeferItem,
     FailItem,
     FinishItem,
     ReleaseItem,
+    ReportProgressItem,
     SleepItem,
+    StartOperationItem,
 )
 
 MAX_N = 1 << 40
@@ -34,6 +39,12 @@ RELEASE_DIGEST = b"release\0"
 STEP_KIND = "step"
 NO_POLICY = {"max_attempts": 3}
 """What keeps the policy of a step from being empty, which would mean that it has none."""
+OPERATION_MIN = 100
+OPERATION_DEFAULT = 300 * SECOND
+"""Of the timeout of a registered step, in ms."""
+MAX_SEQUENCE = (1 << 53) - 1
+PHASE_CHARS = 80
+_UNIT = re.compile(r"[\w -]{1,32}")
 
 _lengths = {count: Struct(f">{count}I").pack for count in range(1, 16)}
 
@@ -153,6 +164,68 @@ def defer(lease: Lease, n: int, body: pb.Defer) -> DeferItem:
     reason = check_id("defer.reason", body.reason) if body.reason else ""
     digest = _digest(b"%d" % ms, reason.encode())
     return DeferItem(lease.instance_id, lease.incarnation, lease.turn, lease.fence, n, digest, ms, reason)
+
+
+def start_operation(lease: Lease, _: int, body: pb.StartOperation) -> StartOperationItem:
+    """Checks a StartOperation."""
+    position = _position("start_operation.position", body.position)
+    key = check_id("start_operation.key", body.key)
+    kind = check_id("start_operation.kind", body.kind) if body.kind else STEP_KIND
+    timeout, heartbeat = OPERATION_DEFAULT, 0
+    if body.HasField("timeout"):
+        timeout = duration_ms("start_operation.timeout", body.timeout, OPERATION_MIN, DAY)
+    if body.HasField("heartbeat_timeout"):
+        field = "start_operation.heartbeat_timeout"
+        heartbeat = duration_ms(field, body.heartbeat_timeout, OPERATION_MIN, timeout)
+    if body.on_restart not in OnRestart.values():
+        raise InvalidField("start_operation.on_restart", f"is {body.on_restart}, which is not known")
+    on_restart = body.on_restart or OnRestart.ON_RESTART_RETRY
+    return StartOperationItem._make((*lease[1:], position, key, kind, timeout, heartbeat, on_restart))
+
+
+def report_progress(
+    lease: Lease, _: int, body: pb.ReportProgress, at: str = "report_progress."
+) -> ReportProgressItem:
+    """Checks a ReportProgress; `at` is its path, with the dot."""
+    position = _position(f"{at}position", body.position)
+    key = check_id(f"{at}key", body.key)
+    if not 1 <= body.sequence <= MAX_SEQUENCE:
+        raise InvalidField(f"{at}sequence", f"is {body.sequence}, not 1 to {MAX_SEQUENCE}")
+    progress = details = resume = details_part = resume_part = b""
+    if body.HasField("progress"):
+        progress = pack_progress(_progress(f"{at}progress.", body.progress))
+    if body.HasField("details"):
+        if len(body.details.data) > PROGRESS_DETAILS_BYTES:
+            raise LimitExceeded("progress_details_bytes", len(body.details.data), PROGRESS_DETAILS_BYTES)
+        details, details_part = _payload(f"{at}details", body.details)
+    if body.HasField("resume"):
+        if len(body.resume.data) > RESUME_BYTES:
+            raise LimitExceeded("resume_bytes", len(body.resume.data), RESUME_BYTES)
+        resume, resume_part = _payload(f"{at}resume", body.resume)
+    digest = _digest(progress, details_part, resume_part)
+    return ReportProgressItem._make(
+        (*lease[1:], position, key, body.sequence, digest, progress, details, resume)
+    )
+
+
+def _position(field: str, position: int) -> int:
+    if position < 1:
+        raise InvalidField(field, f"is {position}, not 1 or more")
+    return position
+
+
+def _progress(at: str, progress: Progress) -> ProgressRecord:
+    phase, unit = progress.phase, progress.unit
+    if not 1 <= len(phase) <= PHASE_CHARS:
+        raise InvalidField(f"{at}phase", f"has {len(phase)} characters, not 1 to {PHASE_CHARS}")
+    if progress.done < 0:
+        raise InvalidField(f"{at}done", f"is {progress.done}, below 0")
+    total = progress.total if progress.HasField("total") else -1
+    if progress.HasField("total") and total < 0:
+        raise InvalidField(f"{at}total", f"is {total}, below 0")
+    if unit and not _UNIT.fullmatch(unit):
+        raise InvalidField(f"{at}unit", "is not 1 to 32 letters, digits, spaces, - or _")
+    return ProgressRecord(phase, progress.done, total, unit)
 
 
 def undeliverable(lease: Lease, size: int, maximum: int) -> FailItem:

@@ -13,6 +13,7 @@ from pawl.v1.message_service_pb2 import Refusal
 from pawl_server.domain.errors import Refused
 from pawl_server.domain.lease import Lease
 from pawl_server.domain.limits import FRAME_CUT_BYTES, FRAME_ITEMS
+from pawl_server.engine import views
 from pawl_server.engine.peers import Peer
 from pawl_server.store import records
 
@@ -135,7 +136,7 @@ def fill_refusal(target: Refusal, refused: Refused) -> None:
 
 def turn_size(view: list[Any]) -> int:
     """Upper bound of a claimed turn's bytes in a frame, from its records; see claim_view in lib/claim.lua."""
-    size = TURN_OVERHEAD + len(view[8]) + len(view[9]) + len(view[10])
+    size = TURN_OVERHEAD + len(view[8]) + len(view[9]) + len(view[10]) + len(view[14])
     steps = view[11]
     if steps:
         size += sum(map(len, steps)) + STEP_OVERHEAD * len(steps)
@@ -182,6 +183,8 @@ def fill_turn(turn: pb.LeasedTurn, key: bytes, claimed: records.ClaimedTurn, nam
         step.attempt = saved.attempt
     if claimed.failure is not None:
         _fill_failure(turn.last_failure, claimed.failure)
+    if claimed.operation is not None:
+        turn.operation.CopyFrom(views.operation(claimed.operation, active=False))
 
 
 def fill_payload(target: payload_pb2.Payload, blob: bytes) -> None:

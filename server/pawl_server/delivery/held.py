@@ -17,6 +17,8 @@ S = TypeVar("S")
 NO_RIDE, MAY_RIDE, RIDES = 0, 1, 2
 """Whether a finish claims a turn: it decides when it leaves for the store."""
 RECENT_MAX = 20_000
+NO_NUMBER = -1
+"""In place of the number of a command that has none."""
 
 
 class LeaseState:
@@ -24,14 +26,15 @@ class LeaseState:
 
     `conn` is what the store knows the stream by, for this lease. `held` is false for a lease that a command
     named although the stream does not have it. `accepted` says that the worker has it, `renew_at` when the
-    next renewal is due. `command` is the number of the command that is unanswered, `action` its kind, `queue`
-    what waits behind it. `ride` is that of the finish under way. `term_s` is how long the store keeps the
-    lease after a sign of life. `aged` is for rereading.py.
+    next renewal is due. `command` is the number of the command that is unanswered, NO_NUMBER for one that has
+    none, which is then `told`; `action` its kind, `queue` what waits behind it. `ride` is that of the finish
+    under way. `term_s` is how long the store keeps the lease after a sign of life. `aged` is for
+    rereading.py.
     """
 
     __slots__ = (
         "accepted", "action", "aged", "command", "conn", "held", "key", "lease", "missed", "queue",
-        "renew_at", "ride", "term_s", "tv",
+        "renew_at", "ride", "term_s", "told", "tv",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +52,7 @@ class LeaseState:
         self.aged = False
         self.command = 0
         self.action = ""
+        self.told: pb.Command | None = None
         self.queue: deque[pb.Command] | None = None
         self.ride = NO_RIDE
 

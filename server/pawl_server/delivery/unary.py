@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from pawl_server.delivery import commands
-from pawl_server.delivery.actions import ACTIONS
+from pawl_server.delivery.actions import ACTIONS, command_n
 from pawl_server.engine.refusals import refused
 
 if TYPE_CHECKING:
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
 async def apply(delivery: Delivery, name: str, key: bytes, n: int, body: Any) -> Any:
     """Applies one command: what the store answered, or None if it was applied earlier and no more is known.
 
-    `name` is that of the command's field in `Command`. Nothing is claimed with a finish. A caller that gives
-    up does not stop the command. Raises Refused.
+    `name` is that of the command's field in `Command`, `n` is 0 for those that have no number. Nothing is
+    claimed with a finish. A caller that gives up does not stop the command. Raises Refused.
     """
     leases = delivery.engine.leases
     kind = ACTIONS[name]
     lease = leases.decode(key)
-    item = kind.build(lease, commands.check_n(n), body)
+    item = kind.build(lease, command_n(name, n), body)
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(_: None, reply: Any, __: int) -> None:

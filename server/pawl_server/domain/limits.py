@@ -43,6 +43,8 @@ FAILURE_BYTES = 8_192
 FAILURE_CAUSES = 8
 RETRY_REASONS = 32
 """Reasons that one retry policy may call final."""
+PROGRESS_DETAILS_BYTES = 8_192
+RESUME_BYTES = 32_768
 ID_CHARS = 128
 ENCODING_CHARS = 64
 PAYLOAD_DIGEST_BYTES = 32
@@ -70,6 +72,8 @@ FIXED: MappingProxyType[str, int] = MappingProxyType(
         "failure_bytes": FAILURE_BYTES,
         "failure_causes": FAILURE_CAUSES,
         "retry_reasons": RETRY_REASONS,
+        "progress_details_bytes": PROGRESS_DETAILS_BYTES,
+        "resume_bytes": RESUME_BYTES,
         "id_chars": ID_CHARS,
         "encoding_chars": ENCODING_CHARS,
         "payload_digest_bytes": PAYLOAD_DIGEST_BYTES,

@@ -41,6 +41,7 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
         TurnState.SLEEPING: "sleep",
         TurnState.BACKOFF: "fail with attempts left",
         TurnState.DEFERRED: "defer",
+        TurnState.UNCERTAIN: "the attempt ended in a step that must not be repeated unseen",
         TurnState.FAILED: "last attempt failed",
         TurnState.COMPLETED: "finish",
         TurnState.CANCELLED: "cancel",
@@ -55,6 +56,9 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
     },
     TurnState.DEFERRED: {
         TurnState.QUEUED: "the delay is over, or wake",
+        TurnState.CANCELLED: "cancel",
+    },
+    TurnState.UNCERTAIN: {
         TurnState.CANCELLED: "cancel",
     },
     TurnState.FAILED: {

@@ -13,7 +13,7 @@ from pawl_server.engine import views
 from pawl_server.engine.coalesce import Coalescer
 from pawl_server.engine.policies import policy_message
 from pawl_server.store import scripts_gen
-from pawl_server.store.records import birth, instance_record, unpack_policy
+from pawl_server.store.records import birth, instance_record, operation_record, unpack_policy
 from pawl_server.store.scripts_gen import (
     CreateItem,
     CreateOk,
@@ -113,9 +113,12 @@ class Instances:
         reply = await self._reads.submit(partition, GetInstanceItem(instance_id), 1 << 14)
         if not isinstance(reply, GetInstanceOk):
             raise NotFound("instance", instance_id)
-        return views.instance(
+        shown = views.instance(
             instance_id, instance_record(reply.record), birth(reply.tv, reply.birth), reply.state
         )
+        if reply.operation and (progress := views.progress(operation_record(reply.operation))) is not None:
+            shown.progress.CopyFrom(progress)
+        return shown
 
     async def list(
         self, workflow_type: str, page_size: int, token: str, wanted: Wanted = _ALL

@@ -77,6 +77,20 @@ class Leases:
         self._defer = self._collectors(
             scripts.DEFER, self._defer_args, scripts.defer_decode, None, self._deferred
         )
+        self._start_operation = self._collectors(
+            scripts.START_OPERATION,
+            self._start_operation_args,
+            scripts.start_operation_decode,
+            None,
+            self._operating,
+        )
+        self._report_progress = self._collectors(
+            scripts.REPORT_PROGRESS,
+            self._report_progress_args,
+            scripts.report_progress_decode,
+            None,
+            self._reported,
+        )
         self._renew = self._collectors(scripts.RENEW, partial(self._renew_args, 0), scripts.renew_decode)
         self._detach = self._collectors(
             scripts.RENEW, partial(self._renew_args, DETACHED_MS), scripts.renew_decode
@@ -133,6 +147,18 @@ class Leases:
     def defer(self, partition: int, item: scripts.DeferItem, done: Done, context: Any) -> None:
         """Puts a turn off."""
         self._defer[partition].add(item, done, context)
+
+    def start_operation(
+        self, partition: int, item: scripts.StartOperationItem, done: Done, context: Any
+    ) -> None:
+        """Registers the step that runs."""
+        self._start_operation[partition].add(item, done, context)
+
+    def report_progress(
+        self, partition: int, item: scripts.ReportProgressItem, done: Done, context: Any, size: int
+    ) -> None:
+        """Takes in how far the registered step has come."""
+        self._report_progress[partition].add(item, done, context, size)
 
     # Holding
 
@@ -286,6 +312,16 @@ class Leases:
             items=items,
         )
 
+    def _start_operation_args(self, items: list[scripts.StartOperationItem]) -> list[Any]:
+        return scripts.start_operation_args(
+            now_ms=self._engine.now_ms, server=self._engine.server_run, items=items
+        )
+
+    def _report_progress_args(self, items: list[scripts.ReportProgressItem]) -> list[Any]:
+        return scripts.report_progress_args(
+            now_ms=self._engine.now_ms, server=self._engine.server_run, items=items
+        )
+
     def _renew_args(self, detach_ms: int, items: list[scripts.RenewItem]) -> list[Any]:
         return scripts.renew_args(
             now_ms=self._engine.now_ms, server=self._engine.server_run, detach_ms=detach_ms, items=items
@@ -318,6 +354,19 @@ class Leases:
     def _deferred(self, partition: PartitionHandle, item: scripts.DeferItem, reply: Any, now_ms: int) -> None:
         if isinstance(reply, scripts.DeferOk):
             self.on_due(partition, reply.due_ms, now_ms)
+
+    def _operating(
+        self, partition: PartitionHandle, item: scripts.StartOperationItem, reply: Any, now_ms: int
+    ) -> None:
+        if isinstance(reply, scripts.StartOperationOk):
+            left_ms = min(reply.remaining_ms, item.heartbeat_ms or reply.remaining_ms)
+            self.on_due(partition, now_ms + left_ms, now_ms)
+
+    def _reported(
+        self, partition: PartitionHandle, item: scripts.ReportProgressItem, reply: Any, now_ms: int
+    ) -> None:
+        if isinstance(reply, scripts.ReportProgressOk) and reply.heartbeat_ms >= 0:
+            self.on_due(partition, now_ms + reply.heartbeat_ms, now_ms)
 
     def _orphaned(self, partition: PartitionHandle, result: Result[scripts.OrphanReply] | Exception) -> None:
         if isinstance(result, Exception):

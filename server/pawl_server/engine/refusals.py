@@ -10,7 +10,10 @@ from pawl_server.engine import problems
 
 OVER = frozenset((Reason.STALE_FENCE, Reason.LEASE_ENDED, Reason.NOT_FOUND, Reason.SUPERSEDED))
 """Reasons that say: the lease is over for this stream."""
-WRONG_STATES = {"step_saved": "the turn has a step with this key already"}
+WRONG_STATES = {
+    "step_saved": "the turn has a step with this key or at this place already",
+    "operation": "it does not go with the step that is registered now, or none is",
+}
 
 
 def refused(lease: Lease, reply: Any) -> Refused:

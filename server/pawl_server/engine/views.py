@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pawl.v1.failure_pb2 import Failure
 from pawl.v1.instance_pb2 import Instance, InstanceStatus
+from pawl.v1.operation_pb2 import Operation, Progress, ProgressView
 from pawl.v1.payload_pb2 import Payload
 from pawl.v1.step_pb2 import Step
 from pawl.v1.turn_pb2 import Origin, Turn
@@ -17,7 +18,9 @@ from pawl_server.store.records import (
     FailureRecord,
     InstanceRecord,
     MessageRecord,
+    OperationRecord,
     ParkedRecord,
+    ProgressRecord,
     Receipt,
     StepRecord,
     TurnView,
@@ -60,6 +63,49 @@ def failure(record: FailureRecord) -> Failure:
     )
 
 
+def operation(record: OperationRecord, *, active: bool, payloads: bool = True) -> Operation:
+    """A registered step. `payloads` False leaves out details and resume point."""
+    shown = Operation(
+        key=record.key,
+        kind=record.kind,
+        position=record.position,
+        attempt=record.attempt,
+        active=active,
+        start_time=timestamp(record.start_ms),
+        sequence=record.sequence,
+        on_restart=record.on_restart,  # pyright: ignore[reportArgumentType]
+    )
+    if active:
+        shown.deadline.CopyFrom(timestamp(record.deadline_ms))
+        if record.heartbeat_at_ms:
+            shown.heartbeat_deadline.CopyFrom(timestamp(record.heartbeat_at_ms))
+    if record.sequence:
+        shown.report_time.CopyFrom(timestamp(record.report_ms))
+    if record.progress is not None:
+        shown.progress.CopyFrom(_progress(record.progress))
+    if payloads and record.details:
+        shown.details.CopyFrom(payload(record.details))
+    if payloads and record.resume:
+        shown.resume.CopyFrom(payload(record.resume))
+    return shown
+
+
+def _progress(record: ProgressRecord) -> Progress:
+    total = record.total if record.total >= 0 else None
+    return Progress(phase=record.phase, done=record.done, total=total, unit=record.unit)
+
+
+def progress(record: OperationRecord) -> ProgressView | None:
+    """How far a step that runs has come; None if nothing was reported."""
+    if record.progress is None:
+        return None
+    return ProgressView(
+        progress=_progress(record.progress),
+        start_time=timestamp(record.start_ms),
+        report_time=timestamp(record.report_ms),
+    )
+
+
 def origin(record: MessageRecord) -> Origin | None:
     """How a message came to be; None if its sender said nothing."""
     if record.redriven:
@@ -75,7 +121,7 @@ def status(record: InstanceRecord) -> InstanceStatus.ValueType:
         return InstanceStatus.INSTANCE_STATUS_DELETING
     if record.flags & _PAUSED:
         return InstanceStatus.INSTANCE_STATUS_PAUSED
-    if record.state == TurnState.FAILED:
+    if record.state in (TurnState.FAILED, TurnState.UNCERTAIN):
         return InstanceStatus.INSTANCE_STATUS_BLOCKED
     if record.pending > 0:
         return InstanceStatus.INSTANCE_STATUS_ACTIVE
@@ -130,6 +176,9 @@ def turn(
         shown.steps.extend(step(at, saved) for at, saved in enumerate(view.steps, 1))
     if view.failure is not None:
         shown.last_failure.CopyFrom(failure(view.failure))
+    if view.operation is not None:
+        active = view.turn == record.head and view.receipt is None and record.operation_active
+        shown.operation.CopyFrom(operation(view.operation, active=active, payloads=payloads))
     return shown
 
 

@@ -155,6 +155,30 @@ class WorkerService:
         """Gives a turn back."""
         return await self._command("release", request, pb.ReleaseTurnResponse())
 
+    @unary(sheds=False, while_draining=True)
+    async def StartOperation(
+        self, request: pb.StartOperationRequest, _: Context
+    ) -> pb.StartOperationResponse:
+        """Registers the step that runs."""
+        return await self._unnumbered("start_operation", request, pb.StartOperationResponse())
+
+    @unary(sheds=False, while_draining=True)
+    async def ReportProgress(
+        self, request: pb.ReportProgressRequest, _: Context
+    ) -> pb.ReportProgressResponse:
+        """Reports how far the registered step has come."""
+        return await self._unnumbered("report_progress", request, pb.ReportProgressResponse())
+
+    async def _unnumbered(self, name: str, request: Any, response: R) -> R:
+        """One command that has no number; `name` is the field of the request that has it."""
+        body, kind = getattr(request, name), ACTIONS[name]
+        answer = await apply(self._delivery, name, request.lease, 0, body)
+        assert kind.fill is not None
+        assert kind.name is not None
+        kind.fill(response.result, answer)
+        kind.name(response.result, body)
+        return response
+
     async def _command(self, name: str, request: Any, response: R) -> R:
         """One command by itself; `name` is the field of the request that has it."""
         answer = await apply(self._delivery, name, request.lease, request.n, getattr(request, name))

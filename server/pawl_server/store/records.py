@@ -1,9 +1,9 @@
 """Readers of the packed records that the scripts keep in Redis.
 
 Every record but `y` is a msgpack array whose first element is a format version; elements beyond the ones
-named here are ignored. The Lua side is lib/record.lua, inbox.lua, step.lua, receipt.lua, retry.lua, born.lua,
-ledger.lua and transitions/beat.lua. Times are engine time in ms since the epoch; blobs are
-`encoding NUL data`.
+named here are ignored. The Lua side is lib/record.lua, inbox.lua, step.lua, operation.lua, receipt.lua,
+retry.lua, born.lua, ledger.lua and transitions/beat.lua. Times are engine time in ms since the epoch; blobs
+are `encoding NUL data`.
 """
 
 from __future__ import annotations
@@ -91,6 +91,11 @@ class InstanceRecord(NamedTuple):
     def accepted(self) -> bool:
         """Whether the newest lease was received by a worker."""
         return bool(self.bits & 1)
+
+    @property
+    def operation_active(self) -> bool:
+        """Whether the registered step of the head runs."""
+        return self.operation > 1
 
     @property
     def orphaned(self) -> bool:
@@ -196,6 +201,56 @@ def failure_record(raw: bytes) -> FailureRecord:
     return FailureRecord(f[1], f[2], f[3].decode(), f[4].decode(), f[5], bool(f[6]), bool(f[7]), cause)
 
 
+class ProgressRecord(NamedTuple):
+    """How far a registered step has come."""
+
+    phase: str
+    done: int
+    total: int
+    """-1 if it is not known."""
+    unit: str
+
+
+class OperationRecord(NamedTuple):
+    """Field `<turn>.o`: a registered step; see lib/operation.lua."""
+
+    key: str
+    kind: str
+    position: int
+    attempt: int
+    start_ms: int
+    deadline_ms: int
+    heartbeat_ms: int
+    """Longest time without a report; 0 for any."""
+    heartbeat_at_ms: int
+    sequence: int
+    """0 before the first report; then the next two have no meaning."""
+    digest: bytes
+    report_ms: int
+    progress: ProgressRecord | None
+    details: bytes
+    """Blob; empty for none."""
+    resume: bytes
+    """Blob; empty for none."""
+    on_restart: int
+
+
+def pack_progress(progress: ProgressRecord) -> bytes:
+    """Progress as `<turn>.o` keeps it."""
+    packed: bytes = msgpack.packb(progress)  # pyright: ignore[reportAssignmentType]
+    return packed
+
+
+def operation_record(raw: bytes) -> OperationRecord:
+    """Decodes `<turn>.o`."""
+    o = unpack(raw)
+    progress = None
+    if o[12]:
+        phase, done, total, unit = unpack(o[12])
+        progress = ProgressRecord(phase.decode(), done, total, unit.decode())
+    return OperationRecord._make((o[1].decode(), o[2].decode(), *o[3:12], progress, *o[13:16]))
+
+
 class Receipt(NamedTuple):
     """Field `<turn>.h` of a finished turn; see lib/receipt.lua."""
 
@@ -254,6 +309,8 @@ class ClaimedTurn(NamedTuple):
     tv: str
     """type:version"""
     leased_ms: int
+    operation: OperationRecord | None
+    """The registered step of an earlier attempt, unless it was saved."""
 
 
 def claimed_turn(view: list[Any]) -> ClaimedTurn:
@@ -273,6 +330,7 @@ def claimed_turn(view: list[Any]) -> ClaimedTurn:
         [step_record(raw) for raw in view[11]] if view[11] else [],
         view[12].decode(),
         view[13],
+        operation_record(view[14]) if view[14] else None,
     )
 
 
@@ -319,6 +377,8 @@ class TurnView(NamedTuple):
     failure: FailureRecord | None
     steps: list[StepRecord]
     """The saved steps in order, if they were asked for; the one saved by the finish is always there."""
+    operation: OperationRecord | None
+    """The registered step, as long as it is not saved."""
 
 
 def turn_view(view: list[Any]) -> TurnView:
@@ -333,6 +393,7 @@ def turn_view(view: list[Any]) -> TurnView:
         done,
         failure_record(view[3]) if view[3] else None,
         steps,
+        operation_record(view[5]) if view[5] else None,
     )
 
 

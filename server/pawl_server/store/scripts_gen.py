@@ -783,6 +783,12 @@ class DeferLimitExceeded(NamedTuple):
     word = "LIMIT_EXCEEDED"
 
 
+class DeferWrongState(NamedTuple):
+    state: str
+
+    word = "WRONG_STATE"
+
+
 DeferReply = (
     DeferOk
     | DeferAlready
@@ -792,6 +798,7 @@ DeferReply = (
     | DeferStaleFence
     | DeferLeaseEnded
     | DeferLimitExceeded
+    | DeferWrongState
 )
 _DEFER_WORDS: dict[bytes, Callable[[Sequence[Any]], DeferReply]] = {
     b"OK": lambda r: DeferOk(int(r[1])),
@@ -802,6 +809,7 @@ _DEFER_WORDS: dict[bytes, Callable[[Sequence[Any]], DeferReply]] = {
     b"STALE_FENCE": lambda r: DeferStaleFence(),
     b"LEASE_ENDED": lambda r: DeferLeaseEnded(r[1].decode()),
     b"LIMIT_EXCEEDED": lambda r: DeferLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
+    b"WRONG_STATE": lambda r: DeferWrongState(r[1].decode()),
 }
 DEFER: Script[DeferReply] = _script("defer")
 """Puts turns off without using an attempt."""
@@ -2025,6 +2033,95 @@ async def renew(
     return renew_decode(await p.call(RENEW, argv))
 
 
+class ReportProgressItem(NamedTuple):
+    """One item of `report_progress`."""
+
+    id: str  # instance id
+    inc: int  # incarnation
+    turn: int  # turn number
+    fence: int  # fence of the lease
+    position: int  # place of the step
+    key: str  # step key
+    sequence: int  # number of the report, from 1
+    digest: bytes  # digest of the report
+    progress: bytes  # packed progress; empty for none
+    details: bytes  # details blob; empty for none
+    resume: bytes  # blob of the point to go on from; empty keeps the last one
+
+
+class ReportProgressOk(NamedTuple):
+    heartbeat_ms: int
+
+    word = "OK"
+
+
+class ReportProgressBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class ReportProgressNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class ReportProgressStaleFence(NamedTuple):
+    word = "STALE_FENCE"
+
+
+class ReportProgressLeaseEnded(NamedTuple):
+    how: str
+
+    word = "LEASE_ENDED"
+
+
+class ReportProgressWrongState(NamedTuple):
+    state: str
+
+    word = "WRONG_STATE"
+
+
+ReportProgressReply = (
+    ReportProgressOk
+    | ReportProgressBodyConflict
+    | ReportProgressNotFound
+    | ReportProgressStaleFence
+    | ReportProgressLeaseEnded
+    | ReportProgressWrongState
+)
+_REPORT_PROGRESS_WORDS: dict[bytes, Callable[[Sequence[Any]], ReportProgressReply]] = {
+    b"OK": lambda r: ReportProgressOk(int(r[1])),
+    b"BODY_CONFLICT": lambda r: ReportProgressBodyConflict(),
+    b"NOT_FOUND": lambda r: ReportProgressNotFound(),
+    b"STALE_FENCE": lambda r: ReportProgressStaleFence(),
+    b"LEASE_ENDED": lambda r: ReportProgressLeaseEnded(r[1].decode()),
+    b"WRONG_STATE": lambda r: ReportProgressWrongState(r[1].decode()),
+}
+REPORT_PROGRESS: Script[ReportProgressReply] = _script("report_progress")
+"""Takes in how far registered steps have come. Only a new report counts as a heartbeat."""
+
+
+def report_progress_args(*, now_ms: int = 0, server: str, items: Sequence[ReportProgressItem]) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server]
+    for item in items:
+        argv += item
+    return argv
+
+
+def report_progress_decode(raw: Sequence[Any]) -> Result[ReportProgressReply]:
+    return decode_result("report_progress", raw, _REPORT_PROGRESS_WORDS)
+
+
+async def report_progress(
+    p: Caller, *, now_ms: int = 0, server: str, items: Sequence[ReportProgressItem]
+) -> Result[ReportProgressReply]:
+    """Takes in how far registered steps have come. Only a new report counts as a heartbeat.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    """
+    argv = report_progress_args(now_ms=now_ms, server=server, items=items)
+    return report_progress_decode(await p.call(REPORT_PROGRESS, argv))
+
+
 class ResumeOk(NamedTuple):
     changed: bool
 
@@ -2576,6 +2673,96 @@ async def sleep(
     return sleep_decode(await p.call(SLEEP, argv))
 
 
+class StartOperationItem(NamedTuple):
+    """One item of `start_operation`."""
+
+    id: str  # instance id
+    inc: int  # incarnation
+    turn: int  # turn number
+    fence: int  # fence of the lease
+    position: int  # place that the step will have
+    key: str  # step key
+    kind: str  # step kind
+    timeout_ms: int  # time that it has
+    heartbeat_ms: int  # longest time without a report; 0 for any
+    on_restart: int  # 1 to run it again, 2 to ask first; as in pawl.v1.OnRestart
+
+
+class StartOperationOk(NamedTuple):
+    remaining_ms: int
+
+    word = "OK"
+
+
+class StartOperationGap(NamedTuple):
+    last: int
+
+    word = "GAP"
+
+
+class StartOperationNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class StartOperationStaleFence(NamedTuple):
+    word = "STALE_FENCE"
+
+
+class StartOperationLeaseEnded(NamedTuple):
+    how: str
+
+    word = "LEASE_ENDED"
+
+
+class StartOperationWrongState(NamedTuple):
+    state: str
+
+    word = "WRONG_STATE"
+
+
+StartOperationReply = (
+    StartOperationOk
+    | StartOperationGap
+    | StartOperationNotFound
+    | StartOperationStaleFence
+    | StartOperationLeaseEnded
+    | StartOperationWrongState
+)
+_START_OPERATION_WORDS: dict[bytes, Callable[[Sequence[Any]], StartOperationReply]] = {
+    b"OK": lambda r: StartOperationOk(int(r[1])),
+    b"GAP": lambda r: StartOperationGap(int(r[1])),
+    b"NOT_FOUND": lambda r: StartOperationNotFound(),
+    b"STALE_FENCE": lambda r: StartOperationStaleFence(),
+    b"LEASE_ENDED": lambda r: StartOperationLeaseEnded(r[1].decode()),
+    b"WRONG_STATE": lambda r: StartOperationWrongState(r[1].decode()),
+}
+START_OPERATION: Script[StartOperationReply] = _script("start_operation")
+"""Registers the steps that run, so that their deadlines are kept. A repeat extends nothing."""
+
+
+def start_operation_args(*, now_ms: int = 0, server: str, items: Sequence[StartOperationItem]) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server]
+    for item in items:
+        argv += item
+    return argv
+
+
+def start_operation_decode(raw: Sequence[Any]) -> Result[StartOperationReply]:
+    return decode_result("start_operation", raw, _START_OPERATION_WORDS)
+
+
+async def start_operation(
+    p: Caller, *, now_ms: int = 0, server: str, items: Sequence[StartOperationItem]
+) -> Result[StartOperationReply]:
+    """Registers the steps that run, so that their deadlines are kept. A repeat extends nothing.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    """
+    argv = start_operation_args(now_ms=now_ms, server=server, items=items)
+    return start_operation_decode(await p.call(START_OPERATION, argv))
+
+
 class SweepOk(NamedTuple):
     cursor: str
     scanned: int
@@ -2826,6 +3013,7 @@ class GetInstanceOk(NamedTuple):
     tv: str
     birth: bytes
     state: bytes
+    operation: bytes
 
     word = "OK"
 
@@ -2836,7 +3024,7 @@ class GetInstanceNotFound(NamedTuple):
 
 GetInstanceReply = GetInstanceOk | GetInstanceNotFound
 _GET_INSTANCE_WORDS: dict[bytes, Callable[[Sequence[Any]], GetInstanceReply]] = {
-    b"OK": lambda r: GetInstanceOk(r[1], r[2].decode(), r[3], r[4]),
+    b"OK": lambda r: GetInstanceOk(r[1], r[2].decode(), r[3], r[4], r[5]),
     b"NOT_FOUND": lambda r: GetInstanceNotFound(),
 }
 GET_INSTANCE: Script[GetInstanceReply] = _script("get_instance")
@@ -3631,12 +3819,14 @@ SCRIPTS: dict[str, Script[Any]] = {
     "redrive": REDRIVE,
     "release": RELEASE,
     "renew": RENEW,
+    "report_progress": REPORT_PROGRESS,
     "resume": RESUME,
     "retry": RETRY,
     "send": SEND,
     "settle": SETTLE,
     "skip": SKIP,
     "sleep": SLEEP,
+    "start_operation": START_OPERATION,
     "sweep": SWEEP,
     "trim": TRIM,
     "wake": WAKE,

@@ -14,7 +14,7 @@ local function lease_open(u, now, conn, delivery_ms)
 end
 
 -- What the worker gets: id, incarnation, turn, fence, attempt, max attempts, lease ms, attempt timeout ms, message record,
--- state blob, failure record, steps, type:version, engine ms of the claim.
+-- state blob, failure record, steps, type:version, engine ms of the claim, registered step of an earlier attempt.
 local function claim_view(u)
   local r = u.r
   local steps = {}
@@ -36,18 +36,19 @@ local function claim_view(u)
     steps,
     u.tv,
     r[LEASED],
+    r[OP] > 0 and unit_get(u, r[HEAD] .. '.o') or '',
   }
 end
 
--- Reads everything the view of a turn with steps or failures needs in one command.
+-- Reads everything the view of a turn that was worked on needs in one command.
 local function claim_prefetch(u)
   local r = u.r
-  if r[STEPS] == 0 and r[FAILURES] + r[LOST] == 0 then
+  if r[STEPS] == 0 and r[FAILURES] + r[LOST] + r[OP] == 0 then
     return
   end
-  local fields = { r[HEAD] .. '.m', r[HEAD] .. '.f' }
+  local fields = { r[HEAD] .. '.m', r[HEAD] .. '.f', r[HEAD] .. '.o' }
   for position = 1, r[STEPS] do
-    fields[position + 2] = r[HEAD] .. '.' .. position
+    fields[position + 3] = r[HEAD] .. '.' .. position
   end
   local v = redis.call('HMGET', u.key, unpack(fields))
   for i = 1, #fields do
@@ -87,7 +88,7 @@ local function claim_next(tv, now, server, conn, delivery_ms)
 end
 
 local function claim_bytes(view)
-  local bytes = #view[9] + #view[10] + #view[11]
+  local bytes = #view[9] + #view[10] + #view[11] + #view[15]
   for i = 1, #view[12] do
     bytes = bytes + #view[12][i]
   end

@@ -12,6 +12,10 @@ local function head_end(u, now, server, state, event, detail)
   h[R_WORD], h[R_ANSWER1], h[R_ANSWER2] = r[WORD], r[ANSWER1], r[ANSWER2]
   h[R_HOW] = r[STATE] == RUNNING and HOW_CANCELLED or r[HOW]
   local attempt = r[ATTEMPT]
+  if r[OP] > 0 then
+    bytes = bytes + #(unit_get(u, turn .. '.o') or '')
+    h[R_BYTES] = bytes
+  end
   unit_set(u, turn .. '.h', cmsgpack.pack(h))
   if r[STEPS] > 0 then
     unit_set(u, 'k', false)

@@ -1,4 +1,4 @@
---!include retry
+--!include lease retry overtime
 -- The end of a lease by time.
 
 local HOLD_MAX_MS = 10000
@@ -15,12 +15,17 @@ local function expire_held(u, now)
   return now < until_ms and until_ms or 0
 end
 
--- An attempt that ran out of time, or whose turn nobody received too often.
-local function expire_attempt(u, now, server, reason)
+-- An attempt that ran out of time, or whose turn nobody received too often. `unseen`: in a step that must not be repeated
+-- unseen.
+local function expire_attempt(u, now, server, reason, unseen)
   local r = u.r
   local exhausted = attempt_failed(u, now, reason, 0)
   failure_save(u, now, reason, '', '', 0, 0)
-  if exhausted then
+  if unseen then
+    ledger_add(u, ATTEMPT_EXPIRED, now, r[HEAD], UNCERTAIN, reason)
+    attempt_uncertain(u, now)
+    return 'uncertain'
+  elseif exhausted then
     ledger_add(u, ATTEMPT_EXPIRED, now, r[HEAD], FAILED, reason)
     attempt_exhausted(u, now, server, reason)
     return 'failed'
@@ -30,11 +35,15 @@ local function expire_attempt(u, now, server, reason)
   return 'expired'
 end
 
-local function expire_lost(u, now, server)
+local function expire_lost(u, now, server, unseen)
   local r = u.r
   r[LOST] = r[LOST] + 1
   failure_save(u, now, 'WORKER_LOST', '', '', 0, 0)
-  if r[LOST] >= MAX_LOST + r[LOST_EXTRA] then
+  if unseen then
+    ledger_add(u, ATTEMPT_LOST, now, r[HEAD], UNCERTAIN, 'WORKER_LOST')
+    attempt_uncertain(u, now)
+    return 'uncertain'
+  elseif r[LOST] >= MAX_LOST + r[LOST_EXTRA] then
     ledger_add(u, ATTEMPT_LOST, now, r[HEAD], FAILED, 'WORKER_LOST')
     attempt_exhausted(u, now, server, 'WORKER_LOST')
     return 'failed'
@@ -49,7 +58,7 @@ local function expire_unreceived(u, now, server)
   r[DELIVERIES] = r[DELIVERIES] + 1
   if r[DELIVERIES] > MAX_DELIVERIES then
     r[ATTEMPT] = r[FAILURES] + r[LOST] + 1
-    return expire_attempt(u, now, server, 'UNDELIVERABLE')
+    return expire_attempt(u, now, server, 'UNDELIVERABLE', false)
   end
   attempt_again(u, now, server, 0)
   return 'returned'
@@ -69,6 +78,7 @@ local function expire_lease(u, now, server)
     return { 'HELD', u.id }
   end
   local turn, fence, conn, bits = r[HEAD], r[FENCE], r[CONN], r[BITS]
+  local unseen = r[OP] == OP_UNSEEN
   local timed_out = now >= r[LEASED] + type_load(unit_type(u))[ATTEMPT_TIMEOUT_MS]
   local how = not has_bit(bits, 1) and HOW_RETURNED or has_bit(bits, 2) and HOW_LOST or HOW_EXPIRED
   lease_end(u, how)
@@ -76,9 +86,9 @@ local function expire_lease(u, now, server)
   if how == HOW_RETURNED then
     outcome = expire_unreceived(u, now, server)
   elseif how == HOW_LOST then
-    outcome = expire_lost(u, now, server)
+    outcome = expire_lost(u, now, server, unseen)
   else
-    outcome = expire_attempt(u, now, server, timed_out and 'ATTEMPT_TIMEOUT' or 'ATTEMPT_EXPIRED')
+    outcome = expire_attempt(u, now, server, timed_out and 'ATTEMPT_TIMEOUT' or 'ATTEMPT_EXPIRED', unseen)
   end
   tell_holder(u, conn, turn, fence, ENDINGS[how], server)
   return { 'FIRED', 'lease', u.id, r[INC], turn, fence, conn == 0 and '' or conn, outcome, ENDINGS[how] }

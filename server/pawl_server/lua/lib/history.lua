@@ -51,6 +51,7 @@ local function history_drop_payload(u, turn, h)
   unit_set(u, turn .. '.m', false)
   if h[R_STATE] ~= COMPLETED then
     unit_set(u, turn .. '.f', false)
+    unit_set(u, turn .. '.o', false)
   end
   for position = 1, h[R_LAST_STEP] ~= 0 and h[R_STEPS] - 1 or h[R_STEPS] do
     unit_set(u, turn .. '.' .. position, false)

@@ -1,15 +1,6 @@
---!include settle ledger type receipt
+--!include settle ends ledger type receipt
 -- Leases: who holds the head, until when, and how that ended. A lease ends only by a script that ends it; being past the
 -- deadline does not.
-
-local HOW_COMPLETED = 1
-local HOW_FAILED = 2
-local HOW_RELEASED = 3
-local HOW_EXPIRED = 4
-local HOW_LOST = 5
-local HOW_RETURNED = 6
-local HOW_SLEEPING = 7
-local HOW_DEFERRED = 8
 
 local function lease_ms(u)
   if has_bit(u.r[FLAGS], 16) and unit_birth(u)[4] > 0 then
@@ -58,17 +49,6 @@ local function lease_alive(u, now)
       lease_deadline(u, deadline)
     end
   end
-end
-
--- Ends the lease: the record keeps its receipts.
-local function lease_end(u, how)
-  local r = u.r
-  DUE['lease:' .. u.id] = false
-  r[HOW] = how
-  r[CONN] = 0
-  r[DEADLINE] = 0
-  r[BITS] = 0
-  unit_touch(u)
 end
 
 -- Whether the lease named by the caller is current. nil if it is; otherwise the reply.

@@ -42,7 +42,7 @@ local function instance_status(r)
     return 5
   elseif has_bit(r[FLAGS], 1) then
     return 4
-  elseif r[STATE] == FAILED then
+  elseif r[STATE] == FAILED or r[STATE] == UNCERTAIN then
     return 3
   elseif r[PENDING] > 0 then
     return 2

@@ -1,4 +1,4 @@
---!include lease notes ending policy
+--!include type notes ending policy
 -- What happens after an attempt that did not complete.
 
 local MAX_LOST = 10

@@ -1,5 +1,6 @@
---!include wake ending
--- Applies what time has decided already; every script that touches an instance does this first. Never ends a lease.
+--!include wake ending overtime
+-- Applies what time has decided already; every script that touches an instance does this first. It ends a lease only where
+-- the registered step is out of time.
 -- `u.fired` names the kinds of entry of `due` that had something to do.
 
 local LATE_LIMIT = 16 -- messages of one kind and instance at a time
@@ -132,8 +133,13 @@ local function settle_late(u, now, server)
   end
 end
 
-local function settle(u, now, server)
+-- What time decides about the head as such.
+local function settle_head(u, now, server)
   local r = u.r
+  if r[OP_AT] > 0 and r[OP_AT] <= now then
+    settle_fired(u, 'operation:')
+    operation_over(u, now, server)
+  end
   local timed = TIMED[r[STATE]]
   if timed and r[DEADLINE] <= now then
     DUE[timed .. u.id] = false
@@ -143,6 +149,11 @@ local function settle(u, now, server)
     ledger_add(u, TURN_READY, now, r[HEAD], QUEUED)
     make_ready(u, now, server)
   end
+end
+
+local function settle(u, now, server)
+  local r = u.r
+  settle_head(u, now, server)
   if r[STATE] == BEHIND or r[EXPIRES_AT] > 0 and r[EXPIRES_AT] <= now or r[DELAYED_AT] > 0 and r[DELAYED_AT] <= now then
     settle_late(u, now, server)
   end

@@ -1,4 +1,4 @@
---!include unit limits ledger
+--!include unit limits ledger operation
 -- Saved steps: `<turn>.<position>` is a msgpack array (version, key, kind, blob, digest, engine ms, attempt); `k` lists the
 -- keys of the head turn, each between zero bytes, so that a key can't be saved twice.
 
@@ -24,6 +24,9 @@ local function step_add(u, key, kind, blob, digest, now)
   local r = u.r
   r[STEPS] = r[STEPS] + 1
   r[BYTES] = r[BYTES] + #blob
+  if r[OP] > 0 then
+    operation_drop(u)
+  end
   ledger_add(u, STEP_SAVED, now, r[HEAD], RUNNING, { key, r[STEPS] })
   return { 1, key, kind, blob, digest, now, r[ATTEMPT] }
 end

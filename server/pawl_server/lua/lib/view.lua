@@ -1,18 +1,23 @@
 --!include settle receipt
 -- What reads show.
 
+-- What settling would record is not there yet: nobody could go on from it.
+local function view_unrecorded(u)
+  if u.events then
+    u.r[SEQ] = u.r[SEQ] - #u.events
+    u.events = nil
+  end
+end
+
 -- One of many instances: its head as it stands, but no message admitted or expired since.
 local function view_load(now, id, ...)
   local u = unit_load(id, ...)
   if not u and MISSING.deleting then
     u = UNITS[id]
   end
-  if u then
-    local state = u.r[STATE]
-    if (state == SLEEPING or state == BACKOFF or state == DEFERRED) and u.r[DEADLINE] <= now then
-      u.r[STATE] = QUEUED
-      u.r[DEADLINE] = 0
-    end
+  if u and not u.deleting then
+    settle_head(u, now, '')
+    view_unrecorded(u)
   end
   return u
 end
@@ -28,9 +33,10 @@ local function view_fields(u, fields)
   return v
 end
 
--- One turn: number, message, receipt, failure, steps; empty strings for what is not there. nil if nothing is kept.
+-- One turn: number, message, receipt, failure, steps, registered step; empty strings for what is not there. nil if nothing
+-- is kept.
 local function view_turn(u, turn, payloads)
-  local v = view_fields(u, { turn .. '.m', turn .. '.h', turn .. '.f' })
+  local v = view_fields(u, { turn .. '.m', turn .. '.h', turn .. '.f', turn .. '.o' })
   if not v[1] and not v[2] then
     return nil
   end
@@ -49,11 +55,11 @@ local function view_turn(u, turn, payloads)
       steps = view_fields(u, fields)
     end
   end
-  return { turn, v[1] or '', v[2] or '', v[3] or '', steps }
+  return { turn, v[1] or '', v[2] or '', v[3] or '', steps, v[4] or '' }
 end
 
 local function view_bytes(turn)
-  local bytes = #turn[2] + #turn[3] + #turn[4]
+  local bytes = #turn[2] + #turn[3] + #turn[4] + #turn[6]
   for i = 1, #turn[5] do
     bytes = bytes + #(turn[5][i] or '')
   end

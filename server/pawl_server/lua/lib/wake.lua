@@ -1,4 +1,4 @@
---!include ready states
+--!include ready states operation
 -- The one path to a reason to wake: whatever leaves an unfinished head with a new state calls make_ready. An instance
 -- enters `busy` with its first unfinished turn and leaves it with its last.
 
@@ -33,7 +33,8 @@ local function make_unready(u)
     ready_open(u.tv).change[u.id] = false
   elseif state == RUNNING then
     DUE['lease:' .. u.id] = false
-  elseif state == FAILED then
+    operation_rest(u)
+  elseif state == FAILED or state == UNCERTAIN then
     unit_mark('failed', unit_member(u), false)
   elseif TIMED[state] then
     DUE[TIMED[state] .. u.id] = false

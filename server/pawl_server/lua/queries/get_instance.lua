@@ -2,7 +2,7 @@
 -- @keyspace meta i type l x waiting
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @item  id      str  instance id
--- @reply OK(record bytes, tv str, birth bytes, state bytes) | NOT_FOUND
+-- @reply OK(record bytes, tv str, birth bytes, state bytes, operation bytes) | NOT_FOUND
 -- @oom   reads
 -- @lane  bulk
 -- @spec  R-READ-1
@@ -14,11 +14,13 @@ for at = FIRST, LAST, STRIDE do
   --!item
   -- One that is being deleted says so; its fields go one after the other, so that no other read has an answer.
   local u = settled_load(now, '', id, 's', 'o') or MISSING.deleting and UNITS[id] or nil
-  if u and u.events then
-    -- What settling would record is not there yet: nobody could go on from it.
-    u.r[SEQ] = u.r[SEQ] - #u.events
-    u.events = nil
+  local reply = not u and unit_absent()
+  if not reply then
+    view_unrecorded(u)
+    -- Packed before if the instance is asked for twice: trailing zeros are gone then.
+    local operation = (u.r[OP] or 0) > OP_LEFT and unit_get(u, u.r[HEAD] .. '.o') or ''
+    reply = { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), unit_get(u, 's') or '', operation }
   end
-  replies[#replies + 1] = u and { 'OK', record_pack(u.r), u.tv, unit_get(u, 'o'), unit_get(u, 's') or '' } or unit_absent()
+  replies[#replies + 1] = reply
 end
 return { now, replies, {} }

@@ -1,5 +1,5 @@
 --- list_instances: reads the instances of a type in this partition, in order of creation.
--- @keyspace meta i ids tag key
+-- @keyspace meta i ids tag key type x waiting
 -- @arg   now_ms      int  engine time in virtual-time namespaces
 -- @arg   by          str  "ids" for all, "tag" or "key" for those with a tag or correlation key
 -- @arg   type        str  workflow type

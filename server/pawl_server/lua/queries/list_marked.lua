@@ -1,5 +1,5 @@
 --- list_marked: reads instances of a type in order of version and id: busy, failed or paused ones, with the turn at the head.
--- @keyspace meta i busy failed paused
+-- @keyspace meta i busy failed paused type x waiting
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   set     str  "busy", "failed" or "paused"
 -- @arg   prefix  str  type: or type:version:
@@ -16,7 +16,7 @@ local now = meta_load(now_ms)
 -- Whether the instance is one of those that the set is for.
 local function belongs(u)
   if set == 'failed' then
-    return u.r[STATE] == FAILED
+    return u.r[STATE] == FAILED or u.r[STATE] == UNCERTAIN
   elseif set == 'paused' then
     return has_bit(u.r[FLAGS], 1)
   end

@@ -1,5 +1,5 @@
 --- list_parked: reads parked turns of a type in order of version, instance and turn.
--- @keyspace meta i parked
+-- @keyspace meta i parked type x waiting
 -- @arg   now_ms     int  engine time in virtual-time namespaces
 -- @arg   prefix     str  type: or type:version:id:
 -- @arg   after      str  member after which to begin; empty for the first page

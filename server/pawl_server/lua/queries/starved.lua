@@ -1,5 +1,5 @@
 --- starved: reads whether anybody is there for what is ready.
--- @keyspace meta i busy waiting
+-- @keyspace meta i busy waiting type x
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   limit   int  busy instances to look at per item, 1 to 100
 -- @item  tv      str  type:version

@@ -1,5 +1,5 @@
 --- adopt: moves leases to another stream of their session and renews them. A lower stream ordinal changes nothing.
--- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged parked failed
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @item  id      str  instance id
@@ -10,7 +10,7 @@
 -- @from  RUNNING
 -- @to    RUNNING
 -- @reply OK(remaining_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | SUPERSEDED
--- @emits ATTEMPT_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits ATTEMPT_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-LEASE-7, R-WORK-5
 --!include lease notes commit

@@ -1,5 +1,5 @@
 --- cancel_message: takes back a message that has not started.
--- @keyspace meta i e feed type l x dead failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x dead failed damaged ready types due busy waiting ch parked
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id
@@ -11,7 +11,7 @@
 -- @from  QUEUED, RUNNING, BACKOFF
 -- @to    CANCELLED
 -- @reply OK(turn int) | BODY_CONFLICT | NOT_FOUND | WRONG_STATE(state int)
--- @emits TURN_CANCELLED, MESSAGE_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits TURN_CANCELLED, MESSAGE_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-CANCEL-3, R-CONTROL-1, R-CANCEL-2, R-CONTROL-2, R-CONTROL-3
 --!include control commit

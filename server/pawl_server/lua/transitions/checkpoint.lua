@@ -1,5 +1,5 @@
 --- checkpoint: saves the outputs of steps.
--- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged parked failed
 -- @arg   now_ms     int    engine time in virtual-time namespaces
 -- @arg   server     str    run id of the caller
 -- @arg   max_steps  int    steps allowed per turn
@@ -17,7 +17,7 @@
 -- @from  RUNNING
 -- @to    RUNNING
 -- @reply OK(position int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
--- @emits ATTEMPT_STARTED, STEP_SAVED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits ATTEMPT_STARTED, STEP_SAVED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-STEP-1, R-STEP-2, R-STEP-3, R-CMD-1
 --!include command step commit

@@ -1,5 +1,5 @@
 --- claim: leases ready heads to streams, oldest first.
--- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged parked failed
 -- @arg   now_ms       int  engine time in virtual-time namespaces
 -- @arg   server       str  run id of the caller
 -- @arg   delivery_ms  int  time until the delivery must be received
@@ -10,7 +10,7 @@
 -- @from  QUEUED
 -- @to    RUNNING
 -- @reply OK(more bool, turns list)
--- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-LEASE-1, R-LEASE-2, R-DELIVER-1, R-TTL-1
 --!include claim commit

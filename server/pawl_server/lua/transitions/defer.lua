@@ -1,5 +1,5 @@
 --- defer: puts turns off without using an attempt.
--- @keyspace meta i e feed type l x failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x failed damaged ready types due busy waiting ch parked
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   max_defers  int    times that a turn may be put off
@@ -13,8 +13,8 @@
 -- @item  reason     str    machine-readable cause; may be empty
 -- @from  RUNNING
 -- @to    DEFERRED
--- @reply OK(due_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int)
--- @emits ATTEMPT_STARTED, TURN_DEFERRED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @reply OK(due_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
+-- @emits ATTEMPT_STARTED, TURN_DEFERRED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-DEFER-1, R-DEFER-2, R-CMD-1
 --!include command limits retry commit
@@ -27,7 +27,9 @@ for at = FIRST, LAST, STRIDE do
   local reply = command_begin(u, inc, turn, fence, n, digest, now)
   if not reply then
     lease_alive(u, now)
-    if u.r[DEFERS] >= max_defers then
+    if u.r[OP] > OP_LEFT then
+      reply = { 'WRONG_STATE', 'operation' }
+    elseif u.r[DEFERS] >= max_defers then
       reply = over('defers_per_turn', u.r[DEFERS] + 1, max_defers)
     else
       u.r[DEFERS] = u.r[DEFERS] + 1

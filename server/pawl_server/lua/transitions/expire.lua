@@ -8,7 +8,7 @@
 -- @from  RUNNING, FAILED, BACKOFF, SLEEPING, DEFERRED, QUEUED
 -- @to    QUEUED, BACKOFF, FAILED, SKIPPED, PARKED, EXPIRED
 -- @reply FIRED(kind str, id str, inc int, turn int, fence int, conn str, outcome str, how str) | STALE(kind str, id str) | HELD(id str) | NEXT(due_ms int)
--- @emits ATTEMPT_EXPIRED, ATTEMPT_LOST, TURN_FAILED, TURN_READY, TURN_EXPIRED, TURN_ADMITTED, TURN_SKIPPED, TURN_PARKED
+-- @emits ATTEMPT_EXPIRED, ATTEMPT_LOST, TURN_FAILED, TURN_READY, TURN_EXPIRED, TURN_ADMITTED, TURN_SKIPPED, TURN_PARKED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-EXPIRE-1, R-EXPIRE-2, R-EXPIRE-3, R-EXPIRE-4, R-EXPIRE-5, R-DELAY-1, R-TTL-1, R-TTL-2, R-POLICY-1, R-SETTLE-2, R-DELETE-1, R-EVENT-6
 --!include expire history buried commit
@@ -19,7 +19,7 @@ local DAMAGED_MS = 60000
 local TRIM_LIMIT = 1024
 
 -- What settle does for an entry of these kinds: the outcome that is reported.
-local SETTLED = { backoff = 'ready', sleep = 'ready', defer = 'ready', delayed = 'admitted', expiry = 'expired', settle = 'passed' }
+local SETTLED = { backoff = 'ready', sleep = 'ready', defer = 'ready', delayed = 'admitted', expiry = 'expired', settle = 'passed', operation = 'expired' }
 
 -- When an entry that came too early is really due; false for never.
 local function expire_again(u, kind)
@@ -28,6 +28,8 @@ local function expire_again(u, kind)
     return r[DELAYED_AT] > 0 and r[DELAYED_AT]
   elseif kind == 'expiry' then
     return r[EXPIRES_AT] > 0 and r[EXPIRES_AT]
+  elseif kind == 'operation' then
+    return r[OP_AT] > 0 and r[OP_AT]
   end
   return TIMED[r[STATE]] == kind .. ':' and not has_bit(r[FLAGS], 1) and r[DEADLINE]
 end

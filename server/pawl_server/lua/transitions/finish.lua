@@ -1,6 +1,6 @@
 --- finish: saves the last step, completes the turn, admits its continuation and claims the next turn for the stream.
 -- A repeat never claims anew; it hands out the turn its first execution claimed while nobody has received that.
--- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged parked failed
 -- @arg   now_ms        int    engine time in virtual-time namespaces
 -- @arg   server        str    run id of the caller
 -- @arg   max_steps     int    steps allowed per turn
@@ -33,7 +33,7 @@
 -- @from  RUNNING
 -- @to    COMPLETED
 -- @reply OK(finished_ms int, continuation int, turns list) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
--- @emits ATTEMPT_STARTED, TURN_COMPLETED, TURN_ADMITTED, STEP_SAVED, TURN_EXPIRED, TURN_READY
+-- @emits ATTEMPT_STARTED, TURN_COMPLETED, TURN_ADMITTED, STEP_SAVED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-FINISH-1, R-FINISH-2, R-FINISH-3, R-FINISH-4, R-CMD-1, R-TRIM-4
 --!include command step claim history limits commit
@@ -92,6 +92,9 @@ for at = FIRST, LAST, STRIDE do
       end
       if r[STEPS] > 1 or not has_step and r[STEPS] > 0 then
         unit_set(u, 'k', false)
+      end
+      if r[OP] > 0 then
+        operation_drop(u)
       end
       if r[FAILURES] + r[LOST] > 0 then
         unit_set(u, turn .. '.f', false)

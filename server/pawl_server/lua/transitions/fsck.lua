@@ -8,7 +8,7 @@
 -- @oom   allow
 -- @lane  bulk
 -- @spec  R-FSCK-1, R-FSCK-3
---!include mend history receipt commit
+--!include mend history receipt operation commit
 
 local now = meta_load(now_ms)
 local found
@@ -74,10 +74,18 @@ local function check_turns(u, f)
     steps = steps + 1
   end
   note(r[PENDING] > 0 and steps ~= r[STEPS], 'the head has ' .. steps .. ' steps, its record says ' .. r[STEPS])
+  local registered = f.has[r[HEAD] .. '.o'] and operation_get(u)
+  if note(r[OP] > 0 and not registered, 'the registered step of the head is lost') then
+    r[OP], r[OP_AT] = 0, 0
+    DUE['operation:' .. u.id] = false
+    unit_touch(u)
+  end
   for i = 1, #f.turns do
     local field, turn, part = unpack(f.turns[i])
     local gone = turn < r[OLDEST] or turn > r[TAIL] or turn < r[KEPT] and part ~= 'h'
-    if note(gone, 'field ' .. field .. ' is left of a turn that was trimmed') then
+    local over = part == 'o' and turn >= r[HEAD] and r[OP] == 0
+    if note(gone, 'field ' .. field .. ' is left of a turn that was trimmed')
+      or note(over, 'field ' .. field .. ' is left of a step that is over') then
       unit_set(u, field, false)
     end
   end

@@ -1,5 +1,5 @@
 --- orphan: shortens the leases of a stream that closed. Does nothing where another stream has taken over meanwhile.
--- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged parked failed
 -- @arg   now_ms    int   engine time in virtual-time namespaces
 -- @arg   server    str   run id of the caller
 -- @arg   grace_ms  int   time left for somebody to take over
@@ -12,7 +12,7 @@
 -- @from  RUNNING
 -- @to    RUNNING
 -- @reply OK(deadline_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | SUPERSEDED
--- @emits ATTEMPT_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits ATTEMPT_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-LEASE-8
 --!include orphan commit

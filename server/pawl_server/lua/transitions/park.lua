@@ -12,7 +12,7 @@
 -- @from  FAILED
 -- @to    PARKED
 -- @reply OK(finished_ms int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int) | LIMIT_EXCEEDED(limit str, value int, max int)
--- @emits TURN_PARKED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits TURN_PARKED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-PARK-1, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control limits commit

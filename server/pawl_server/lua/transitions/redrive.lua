@@ -13,7 +13,7 @@
 -- @from  PARKED
 -- @to    PARKED
 -- @reply OK(turn int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int) | LIMIT_EXCEEDED(limit str, value int, max int)
--- @emits TURN_REDRIVEN, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits TURN_REDRIVEN, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   deny
 -- @spec  R-PARK-2, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control limits commit

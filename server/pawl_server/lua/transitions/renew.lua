@@ -1,6 +1,6 @@
 --- renew: extends leases; accepts what was delivered under them. Detached ones belong to no stream and are as good as
 -- orphaned from then on, but for the next sign of life.
--- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged parked failed
 -- @arg   now_ms     int  engine time in virtual-time namespaces
 -- @arg   server     str  run id of the caller
 -- @arg   detach_ms  int  above 0: part the leases from their stream; time left for another one to adopt them
@@ -12,7 +12,7 @@
 -- @from  RUNNING
 -- @to    RUNNING
 -- @reply OK(remaining_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
--- @emits ATTEMPT_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits ATTEMPT_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-LEASE-3, R-LEASE-4, R-LEASE-6, R-LEASE-10
 --!include orphan commit

@@ -1,5 +1,5 @@
 --- resume: starts dispatch of a paused instance again.
--- @keyspace meta i e feed type l x dead failed paused damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x dead failed paused damaged ready types due busy waiting ch parked
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id
@@ -8,7 +8,7 @@
 -- @arg   digest      bytes  digest of the request
 -- @arg   comment     str    text for the ledger
 -- @reply OK(changed bool) | BODY_CONFLICT | NOT_FOUND
--- @emits RESUMED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits RESUMED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-PAUSE-1, R-PAUSE-2, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control commit

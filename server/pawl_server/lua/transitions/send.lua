@@ -1,5 +1,5 @@
 --- send: admits messages to inboxes now or later, creating absent instances where asked.
--- @keyspace meta i e feed type ids tag key dead l x ready types due busy waiting ch damaged
+-- @keyspace meta i e feed type ids tag key dead l x ready types due busy waiting ch damaged parked failed
 -- @arg   now_ms        int    engine time in virtual-time namespaces
 -- @arg   server        str    run id of the caller
 -- @arg   max_pending   int    unfinished turns and delayed messages allowed per instance
@@ -24,7 +24,7 @@
 -- @item  ttl_ms        int    time from admission to the begin of an attempt; 0 for any
 -- @to    QUEUED
 -- @reply OK(turn int, incarnation int, admitted_ms int, noted bool, due_ms int) | NOT_FOUND | INSTANCE_DELETED | BODY_CONFLICT(what str, tv str) | LIMIT_EXCEEDED(limit str, value int, max int)
--- @emits CREATED, TURN_ADMITTED, MESSAGE_SCHEDULED, TURN_EXPIRED, TURN_READY
+-- @emits CREATED, TURN_ADMITTED, MESSAGE_SCHEDULED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   deny
 -- @spec  R-SEND-1, R-SEND-2, R-SEND-3, R-SEND-4, R-DELAY-1, R-DELAY-2, R-TTL-1, R-DELETE-3
 --!include born inbox limits settle receipt notes commit

@@ -1,12 +1,12 @@
 --- settle: applies to instances what time has decided already.
--- @keyspace meta i e feed type ready types due busy waiting ch l x damaged
+-- @keyspace meta i e feed type ready types due busy waiting ch l x damaged parked failed
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @item  id      str  instance id
 -- @from  BACKOFF, SLEEPING, DEFERRED, QUEUED
 -- @to    QUEUED, EXPIRED
 -- @reply OK(state int) | NOT_FOUND
--- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-SETTLE-1, R-DELAY-1, R-TTL-1, R-CANCEL-2
 --!include settle commit

@@ -1,5 +1,5 @@
 --- skip: ends a failed turn so that its inbox goes on.
--- @keyspace meta i e feed type l x dead failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x dead failed damaged ready types due busy waiting ch parked
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id
@@ -12,7 +12,7 @@
 -- @from  FAILED
 -- @to    SKIPPED
 -- @reply OK(finished_ms int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int)
--- @emits TURN_SKIPPED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits TURN_SKIPPED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-SKIP-1, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control commit

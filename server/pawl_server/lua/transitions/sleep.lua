@@ -1,5 +1,5 @@
 --- sleep: saves a sleep as a step and gives the turn back until it is over; uses no attempt.
--- @keyspace meta i e feed type l x failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x failed damaged ready types due busy waiting ch parked
 -- @arg   now_ms     int    engine time in virtual-time namespaces
 -- @arg   server     str    run id of the caller
 -- @arg   max_steps  int    steps allowed per turn
@@ -15,7 +15,7 @@
 -- @from  RUNNING
 -- @to    SLEEPING
 -- @reply OK(position int, wake_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
--- @emits ATTEMPT_STARTED, STEP_SAVED, TURN_SLEEPING, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits ATTEMPT_STARTED, STEP_SAVED, TURN_SLEEPING, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-SLEEP-1, R-SLEEP-2, R-CMD-1
 --!include command step retry commit
@@ -28,7 +28,11 @@ for at = FIRST, LAST, STRIDE do
   local reply, keys = command_begin(u, inc, turn, fence, n, digest, now), nil
   if not reply then
     lease_alive(u, now)
-    reply, keys = step_check(u, key, '', max_steps, 0, max_turn)
+    if u.r[OP] > OP_LEFT then
+      reply = { 'WRONG_STATE', 'operation' }
+    else
+      reply, keys = step_check(u, key, '', max_steps, 0, max_turn)
+    end
     if not reply then
       local step = step_add(u, key, 'sleep', '', digest, now)
       local position = u.r[STEPS]

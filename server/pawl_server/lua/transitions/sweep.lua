@@ -1,5 +1,5 @@
 --- sweep: walks a part of the busy instances, gives back what indexes have lost and orphans leases of dead servers.
--- @keyspace meta i e feed type ready types due failed paused busy waiting ch l x damaged dead deadtime
+-- @keyspace meta i e feed type ready types due failed paused busy waiting ch l x damaged dead deadtime parked
 -- @arg   now_ms    int  engine time in virtual-time namespaces
 -- @arg   server    str  run id of the caller
 -- @arg   cursor    str  "0" to begin, then what the last call answered, until that is "0"
@@ -9,7 +9,7 @@
 -- @from  BACKOFF, SLEEPING, DEFERRED
 -- @to    QUEUED
 -- @reply OK(cursor str, scanned int, repaired int, orphaned int)
--- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-SWEEP-1, R-SWEEP-2
 --!include orphan mend dead commit

@@ -1,5 +1,5 @@
 --- wake: ends the delay of a head that waits without running; a sleep stays.
--- @keyspace meta i e feed type l x dead failed damaged ready types due busy waiting ch
+-- @keyspace meta i e feed type l x dead failed damaged ready types due busy waiting ch parked
 -- @arg   now_ms      int    engine time in virtual-time namespaces
 -- @arg   server      str    run id of the caller
 -- @arg   id          str    instance id
@@ -10,7 +10,7 @@
 -- @from  BACKOFF, DEFERRED
 -- @to    QUEUED
 -- @reply OK(woken bool) | BODY_CONFLICT | NOT_FOUND
--- @emits TURN_WOKEN, TURN_ADMITTED, TURN_EXPIRED, TURN_READY
+-- @emits TURN_WOKEN, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-WAKE-2, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control commit
