@@ -19,11 +19,11 @@ import pytest
 
 from pawl_server.store.client import PartitionHandle, Store
 from pawl_server.store.script_call import Script
-from tests.support.redis_server import RedisServer, cluster_settings, free_port
+from tests.support.redis_server import PortTaken, RedisServer, cluster_settings, free_port
 from tests.support.wait import wait_until, wait_until_sync
 
 SLOTS = 16384
-FORM_SECONDS = 20.0
+FORM_SECONDS = 60.0
 """Longest time until all nodes agree; a primary takes no writes in its first two seconds."""
 
 
@@ -37,9 +37,14 @@ class ClusterNode(RedisServer):
     """One node. `id` is what the cluster calls it."""
 
     def __init__(self, aof: str | None = None, settings: dict[str, str] | None = None) -> None:
-        self.bus_port = free_port()
-        own = cluster_settings(self.bus_port) | {"repl-diskless-sync-delay": "0"}
-        super().__init__(aof=aof, port=free_port(), cluster=False, settings=own | (settings or {}))
+        while True:
+            self.bus_port = free_port()
+            own = cluster_settings(self.bus_port) | {"repl-diskless-sync-delay": "0"}
+            try:
+                super().__init__(aof=aof, port=free_port(), cluster=False, settings=own | (settings or {}))
+            except PortTaken:
+                continue
+            return
 
     @property
     def id(self) -> str:
@@ -259,6 +264,9 @@ class RedisCluster:
 def cluster_of_three() -> Iterator[RedisCluster]:
     """The session's cluster."""
     with RedisCluster(3) as cluster:
+        # Formed soon; from now on a node that is slow is not taken for dead.
+        for node in cluster.nodes:
+            node.call("CONFIG", "SET", "cluster-node-timeout", 15_000)
         yield cluster
 
 

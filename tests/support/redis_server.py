@@ -30,7 +30,7 @@ from tests.support.wait import wait_until_sync
 CHOSEN = os.environ.get("PAWL_TEST_REDIS")
 Command = Sequence[bytes | str | int]
 """One command with its arguments."""
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 """Longest time a server may need until it answers PING."""
 
 
@@ -60,6 +60,10 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+class PortTaken(RuntimeError):
+    """Somebody else has taken the port between the choice and the start."""
 
 
 def cluster_settings(bus_port: int) -> dict[str, str]:
@@ -114,7 +118,11 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Control | None = None
         if start:
-            self.start()
+            try:
+                self.start()
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def pid(self) -> int:
@@ -123,8 +131,21 @@ class RedisServer:
         return self._process.pid
 
     def start(self, expect: bytes = b"PONG") -> None:
-        """Starts the process and returns once it answers PING by `expect`; also after `stop` and `kill`."""
+        """Starts the process and returns once it answers PING by `expect`; also after `stop` and `kill`.
+
+        Raises PortTaken.
+        """
         assert self._process is None, "already running"
+        while True:
+            try:
+                self._launch(expect)
+            except PortTaken:
+                if not self.cluster:
+                    raise
+            else:
+                return
+
+    def _launch(self, expect: bytes) -> None:
         settings = {
             "port": str(self.port),
             "bind": "127.0.0.1",
@@ -161,7 +182,11 @@ class RedisServer:
     def _answers(self, expect: bytes) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise RuntimeError(f"the test server ended: {(self.dir / 'log').read_text()[-2000:]}")
+            self._process = None
+            log = (self.dir / "log").read_text()[-2000:]
+            raise (PortTaken if "Address already in use" in log else RuntimeError)(
+                f"the test server ended: {log}"
+            )
         try:
             return self.call("PING") == expect
         except hiredis.ReplyError as error:
