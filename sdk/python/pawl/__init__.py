@@ -3,11 +3,22 @@
 from pawl._events import Event, EventCursor, EventPage, NamespaceEvent
 from pawl._requests import UNSET, Message, NewInstance
 from pawl.client import Client, InstanceHandle
-from pawl.context import Context, Outcome, Step, SyncContext
+from pawl.context import (
+    Callback,
+    Context,
+    Outcome,
+    Received,
+    Step,
+    StepOptions,
+    SyncCallback,
+    SyncContext,
+)
 from pawl.effects import effect_id
 from pawl.errors import (
     AttemptEnded,
     BodyConflict,
+    CallbackRejected,
+    CallbackTimeout,
     CommandGap,
     Compacted,
     DeadlineExceeded,
@@ -65,6 +76,9 @@ __all__ = [
     "AttemptEnded",
     "BacklogEntry",
     "BodyConflict",
+    "Callback",
+    "CallbackRejected",
+    "CallbackTimeout",
     "CheckPage",
     "Client",
     "CommandGap",
@@ -97,6 +111,7 @@ __all__ = [
     "PawlError",
     "PayloadError",
     "Pruned",
+    "Received",
     "ReplayError",
     "Retention",
     "RetryPolicy",
@@ -110,7 +125,9 @@ __all__ = [
     "StaleFence",
     "Step",
     "StepError",
+    "StepOptions",
     "StepTimeout",
+    "SyncCallback",
     "SyncContext",
     "Turn",
     "TurnFailed",

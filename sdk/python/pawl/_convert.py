@@ -71,6 +71,7 @@ def failure_of(message: failure_pb2.Failure) -> Failure:
         fail_time=time_of(message.fail_time),
         truncated=message.truncated,
         details_payload=_payload(message, "details"),
+        cause=failure_of(message.cause) if message.HasField("cause") else None,
     )
 
 
@@ -185,14 +186,12 @@ def info_of(message: admin_service_pb2.GetServerInfoResponse) -> ServerInfo:
 
 def type_of(message: workflow_type_pb2.WorkflowType) -> WorkflowType:
     """Converts a workflow type."""
-    retry, keep = message.retry, message.retention
+    keep = message.retention
     return WorkflowType(
         name=message.name,
         lease_timeout=span_of(message.lease_timeout),
         max_attempts=message.max_attempts or None,
-        retry=RetryPolicy(span_of(retry.initial_delay), span_of(retry.max_delay), retry.factor or None)
-        if message.HasField("retry")
-        else None,
+        retry=retry_of(message.retry) if message.HasField("retry") else None,
         attempt_timeout=span_of(message.attempt_timeout),
         retention=Retention(
             min_turns=keep.min_turns or None,
@@ -211,6 +210,32 @@ def type_of(message: workflow_type_pb2.WorkflowType) -> WorkflowType:
     )
 
 
+def retry_of(message: workflow_type_pb2.RetryPolicy) -> RetryPolicy:
+    """Converts a retry policy."""
+    return RetryPolicy(
+        initial_delay=span_of(message.initial_delay),
+        max_delay=span_of(message.max_delay),
+        factor=message.factor or None,
+        jitter=message.jitter if message.HasField("jitter") else None,
+        max_elapsed=span_of(message.max_elapsed),
+        non_retryable_reasons=tuple(message.non_retryable_reasons),
+        max_attempts=message.max_attempts or None,
+    )
+
+
+def set_policy(target: workflow_type_pb2.RetryPolicy, policy: RetryPolicy) -> None:
+    """Sets a retry policy, leaving out what is None."""
+    target.SetInParent()
+    target.factor = policy.factor or 0
+    target.max_attempts = policy.max_attempts or 0
+    target.non_retryable_reasons.extend(policy.non_retryable_reasons)
+    if policy.jitter is not None:
+        target.jitter = policy.jitter
+    set_span(target.initial_delay, policy.initial_delay)
+    set_span(target.max_delay, policy.max_delay)
+    set_span(target.max_elapsed, policy.max_elapsed)
+
+
 def type_message(settings: WorkflowType) -> workflow_type_pb2.WorkflowType:
     """Converts a workflow type to its message, leaving out what is None."""
     message = workflow_type_pb2.WorkflowType(name=settings.name, max_attempts=settings.max_attempts or 0)
@@ -219,9 +244,7 @@ def type_message(settings: WorkflowType) -> workflow_type_pb2.WorkflowType:
     set_span(message.lease_timeout, settings.lease_timeout)
     set_span(message.attempt_timeout, settings.attempt_timeout)
     if settings.retry:
-        message.retry.factor = settings.retry.factor or 0
-        set_span(message.retry.initial_delay, settings.retry.initial_delay)
-        set_span(message.retry.max_delay, settings.retry.max_delay)
+        set_policy(message.retry, settings.retry)
     if settings.retention:
         keep = settings.retention
         message.retention.min_turns = keep.min_turns or 0

@@ -6,23 +6,15 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from pawl._convert import set_span, time_of, turn_of
+from pawl._unset import UNSET
 from pawl.models import Sent
 from pawl.payloads import encode
 from pawl.v1 import instance_service_pb2 as instances
 from pawl.v1 import message_service_pb2 as messages
 from pawl.workflow import Workflow
-
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Final[Any] = _Unset()
-"""Stands for "not given" where None is a value."""
 
 
 @dataclass(frozen=True, slots=True)

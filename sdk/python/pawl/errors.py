@@ -28,11 +28,13 @@ PawlError
 ├── Defer                     raised by a handler: not now, start over after `delay`
 ├── RetryableError            raised by a handler: fail this attempt, try again after `delay`
 └── WorkflowError             raised by a handler: fail the turn for good
+    ├── CallbackRejected      a callback that was waited for was rejected
+    ├── CallbackTimeout       a callback had no result in time
     ├── StepError             steps were used in a way that can't be replayed
     └── ReplayError           the code asks for other steps than the ones saved
 
 BaseException
-└── AttemptEnded              the lease is over or the turn sleeps: unwinds a handler, never to be caught
+└── AttemptEnded              the lease is over, the turn sleeps, waits or is cancelled: unwinds a handler
 ```
 
 Ordinary exceptions of a handler fail the attempt and are retried by the type's retry policy.
@@ -42,7 +44,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from pawl.models import Failure
 
 MAX_DELAY = 365 * 86_400.0
 """Longest sleep or delay, in seconds."""
@@ -403,6 +408,8 @@ class WorkflowError(PawlError):
         message: text for people, at most 2,048 bytes; longer text is cut.
         reason: short machine-readable cause `[A-Za-z0-9_.-]{1,128}`; default is the class name.
         details: optional value, at most 8 KiB when encoded.
+
+    What it was raised from is kept as its cause, as of all exceptions.
     """
 
     def __init__(self, message: str = "", *, reason: str | None = None, details: Any = None) -> None:
@@ -410,6 +417,34 @@ class WorkflowError(PawlError):
         self.message = message
         self.reason = reason or type(self).__name__
         self.details = details
+
+
+class CallbackRejected(WorkflowError):
+    """A callback that the handler waited for was rejected. Fails the turn for good unless it is caught.
+
+    Attributes:
+        failure: what it was rejected with.
+    """
+
+    def __init__(self, key: str, failure: Failure) -> None:
+        text = f": {failure.message}" if failure.message else ""
+        super().__init__(f"callback {key!r} was rejected: {failure.reason}{text}", reason=failure.reason)
+        self.key = key
+        self.failure = failure
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CallbackRejected, (self.key, self.failure)
+
+
+class CallbackTimeout(WorkflowError, TimeoutError):
+    """A callback had no result when the time was over. Fails the turn for good unless it is caught."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"callback {key!r} had no result in time")
+        self.key = key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CallbackTimeout, (self.key,)
 
 
 class StepError(WorkflowError):
@@ -441,7 +476,9 @@ class ReplayError(WorkflowError):
 
 
 class AttemptEnded(BaseException):
-    """The attempt lost its lease, its worker stops, or the turn sleeps. Raised inside a handler to unwind it.
+    """The attempt lost its lease, its worker stops, or the turn sleeps, waits or is being cancelled.
+
+    Raised inside a handler to unwind it.
 
     Not an Exception on purpose: code that catches `Exception` lets it pass. If you see it in your own code,
     you caught BaseException around `ctx`; re-raise it.

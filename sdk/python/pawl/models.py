@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
@@ -36,6 +36,8 @@ class Failure:
     fail_time: datetime | None
     truncated: bool
     details_payload: Payload | None = field(repr=False, default=None)
+    cause: Failure | None = None
+    """What caused it, with causes of its own."""
 
     @property
     def details(self) -> Any:
@@ -270,7 +272,11 @@ class CheckPage(Page[Finding]):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Delay before attempt k+1 is min(max_delay, initial_delay × factor^(k−1)). Maps to RetryPolicy."""
+    """When to try again, and when not. Maps to RetryPolicy.
+
+    The delay before attempt k+1 is min(max_delay, initial_delay × factor^(k−1)), less a part drawn at random.
+    None means the default; in a policy of an instance, what its type says.
+    """
 
     initial_delay: timedelta | None = None
     """1 ms to 24 h; None means 1 s."""
@@ -278,6 +284,14 @@ class RetryPolicy:
     """1 ms to 24 h; None means 60 s."""
     factor: float | None = None
     """1 to 100; None means 2."""
+    jitter: float | None = None
+    """Largest part of a delay that is taken off at random, 0 to 1; None means 0."""
+    max_elapsed: timedelta | None = None
+    """No attempt begins later than that after the first one that failed; None means no limit."""
+    non_retryable_reasons: Sequence[str] = ()
+    """Failure reasons, such as names of exceptions, that are not worth another attempt; at most 32."""
+    max_attempts: int | None = None
+    """Only in the policy of a step: failures in a row of the step, 1 to 1,000; None means 3."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from pawl._reasons import refusal_error
 from pawl._runtime.failures import refused_failure
+from pawl._runtime.operation import Operation
 from pawl._runtime.seldom import Seldom
 from pawl._transport import Backoff, is_retryable
 from pawl.errors import AttemptEnded, CommandGap, InternalError, LeaseEnded, NotFound, ServerError, StaleFence
@@ -28,14 +31,20 @@ from pawl.v1.worker_service_pb2 import (
     LeasedTurn,
     Release,
     Sleep,
+    WaitSignal,
+    WaitSignalResult,
 )
 from pawl.workflow import Workflow
 
 if TYPE_CHECKING:
+    from pawl._runtime.options import Options
     from pawl._runtime.stream import WorkStream
+    from pawl.models import RetryPolicy
 
 log = logging.getLogger("pawl.worker")
 _repeating = Seldom(log)
+
+_making = threading.Lock()
 
 Waiter = asyncio.Future[None] | concurrent.futures.Future[None]
 
@@ -47,9 +56,14 @@ class Host(Protocol):
     """What an attempt needs of the worker that runs it."""
 
     loop: asyncio.AbstractEventLoop
+    thread: int
+    """Of the event loop."""
 
     def transmit(self, attempt: Attempt) -> None:
         """Sends the attempt's command on the current stream, or with the next one."""
+
+    def transmit_early(self, operation: Operation) -> None:
+        """Sends the unanswered command of a step that runs, ahead of what the attempt will send."""
 
     def superseded(self, stream: WorkStream | None) -> bool:
         """Whether the worker has a newer stream than this one."""
@@ -61,6 +75,9 @@ class Host(Protocol):
     def forget(self, attempt: Attempt) -> None:
         """Drops the attempt: nothing more will happen to its lease here."""
 
+    def abandoned(self, attempt: Attempt) -> None:
+        """The attempt's lease is over while its handler may still run."""
+
 
 class Attempt:
     """One attempt at one turn, from delivery to the answer of its last command."""
@@ -71,20 +88,27 @@ class Attempt:
         "_n",
         "_pending",
         "_waiter",
+        "answer",
         "came_on",
+        "cancelling",
         "closing",
         "command",
         "deadline",
         "ended",
+        "failing",
         "holds_slot",
         "host",
+        "in_thread",
         "lease",
+        "operation",
         "refused",
         "releasing",
         "sent_on",
         "stream",
         "task",
+        "thread_step",
         "turn",
+        "waiting",
         "workflow",
     )
 
@@ -119,6 +143,20 @@ class Attempt:
         """True if the turn is to be given back once the handler has stopped."""
         self.refused: ServerError | None = None
         """Lasting refusal of a checkpoint, which fails the turn."""
+        self.cancelling = False
+        """True once the turn is to be cancelled: no step may start."""
+        self.operation: Operation | None = None
+        """The step that runs."""
+        self.waiting = False
+        """True while a wait is unanswered, which may end the lease."""
+        self.answer: CommandResult | None = None
+        """Answer to the last command that succeeded."""
+        self.failing: tuple[str, RetryPolicy | None] | None = None
+        """Step whose function raised last, with its retry policy."""
+        self.thread_step: tuple[str, int, Options, float] | None = None
+        """Step whose function runs in a thread, and since when."""
+        self.in_thread = False
+        """True while a thread runs the handler."""
         self.holds_slot = True
         self._n = 0
         self._pending: Checkpoint | None = None
@@ -135,6 +173,23 @@ class Attempt:
         """Raises AttemptEnded if the attempt must stop."""
         if self.ended is not None:
             raise AttemptEnded(f"turn {self.turn.turn} of {self.turn.instance_id}: {self.ended}")
+
+    def check_start(self) -> None:
+        """Raises AttemptEnded if no step may start."""
+        self.check()
+        if self.cancelling:
+            raise AttemptEnded(f"turn {self.turn.turn} of {self.turn.instance_id} is being cancelled")
+
+    def cancel(self) -> None:
+        """The turn is to be cancelled: the step that runs may end, the next one does not start."""
+        if not self.cancelling and self.ended is None:
+            self.cancelling = True
+            log.info("turn %d of %s is being cancelled", self.turn.turn, self.turn.instance_id)
+
+    @property
+    def may_end(self) -> bool:
+        """True while an unanswered command may end the lease."""
+        return (self.closing or self.waiting) and self.command is not None
 
     # Steps of async handlers.
 
@@ -189,6 +244,30 @@ class Attempt:
         self._waiter = waiter
         self._give(Command(lease=self.lease, checkpoint=checkpoint))
 
+    # Waits.
+
+    async def wait_signal(self, wait: WaitSignal) -> WaitSignalResult:
+        """Waits for a signal; the lease has ended if the answer says `suspended`.
+
+        Raises the ServerError of its refusal, AttemptEnded.
+        """
+        self.waiting = True
+        try:
+            self._give(Command(lease=self.lease, wait_signal=wait))
+            await self.drained()
+        finally:
+            self.waiting = False
+        self.check()
+        if self.refused is not None:
+            raise self.refused
+        assert self.answer is not None
+        result = self.answer.wait_signal
+        if result.suspended or self.answer.already:
+            self.closing = True
+            self.host.free(self)
+            self.host.forget(self)
+        return result
+
     # Ends.
 
     def finish(self, finish: Finish) -> None:
@@ -199,8 +278,12 @@ class Attempt:
         self._close(Command(lease=self.lease, finish=finish))
 
     def fail(self, fail: Fail) -> None:
-        """Reports that the attempt failed."""
+        """Reports that the attempt failed, with the last that its step reported."""
         self._pending = None
+        last = self.operation.last() if self.operation is not None else None
+        if last is not None:
+            fail.last_progress.CopyFrom(last)
+        self.stop_step()
         self._close(Command(lease=self.lease, fail=fail))
 
     def sleep(self, sleep: Sleep) -> None:
@@ -217,13 +300,39 @@ class Attempt:
         self._pending = None
         self._close(Command(lease=self.lease, release=Release()))
 
+    def begin_step(self, key: str, position: int, options: Options) -> Operation:
+        """The step that runs, as the server is to know it."""
+        operation = self.operation
+        if operation is None or operation.position != position:
+            with _making:  # by the handler's thread, or by the loop
+                operation = self.operation
+                if operation is None or operation.position != position:
+                    operation = self.operation = Operation(self, key, position, options)
+        return operation
+
+    def look_at_step(self) -> None:
+        """Now and then: has the server know of a step that runs for long."""
+        step = self.thread_step
+        if step is not None and time.monotonic() - step[3] >= step[2].register_after:
+            self.begin_step(*step[:3])
+        if self.operation is not None:
+            self.operation.nudge()
+
+    def stop_step(self) -> None:
+        """The step that runs, if there is one, is over."""
+        if self.operation is not None:
+            self.operation.close()
+            self.operation = None
+
     def abandon(self, why: str) -> None:
         """Stops the attempt without a word to the server: the lease is over."""
         if self.ended is None:
             self.ended = why
+        self.stop_step()
         self._pending = self.command = None
         self.host.free(self)
         self.host.forget(self)
+        self.host.abandoned(self)
         if self.task is not None and not self.task.done():
             self.task.cancel(why)
         self._wake()
@@ -249,11 +358,16 @@ class Attempt:
 
     def answered(self, result: CommandResult, stream: WorkStream | None) -> None:
         """Takes the answer to a command. Answers to others than the current one are passed over."""
+        if not result.n:
+            if self.operation is not None:
+                self.operation.answered(result)
+            return
         if self.command is None or result.n != self.command.n:
             return
         if result.HasField("refusal"):
             self._refused(refusal_error(result.refusal), stream)
         else:
+            self.answer = result
             self._done()
 
     def refuse(self, error: ServerError) -> None:
@@ -274,6 +388,8 @@ class Attempt:
             # A refused command does not use its number, and the answer to one may be lost with a stream.
             self._n = error.last + 1
             self._again(error, lambda command: setattr(command, "n", self._n))
+        elif isinstance(error, LeaseEnded) and error.how == "cancelled":
+            self.abandon("the turn was cancelled")
         elif isinstance(error, StaleFence | LeaseEnded | NotFound):
             self.abandon(f"the lease is over: {error}")
         elif is_retryable(error):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from pawl._convert import set_policy
 from pawl._runtime.attempt import Attempt
 from pawl._runtime.failures import defer_of, fail_of, refused_failure
 from pawl._runtime.suspend import Suspended
@@ -48,16 +50,19 @@ class Executor:
                 finish = await self._finish(attempt)
                 if attempt.command is not None or attempt.refused is not None:
                     await attempt.settle()
+                if attempt.cancelling:
+                    raise AttemptEnded("the turn is being cancelled")
                 attempt.finish(finish)
             except (KeyboardInterrupt, GeneratorExit):
                 raise
             except Suspended as suspended:
                 attempt.check()
-                attempt.sleep(suspended.sleep)
+                if suspended.sleep is not None:
+                    attempt.sleep(suspended.sleep)
             except BaseException as error:
                 await self._failed(attempt, error)
         except (AttemptEnded, asyncio.CancelledError):
-            if attempt.releasing:
+            if attempt.releasing or (attempt.cancelling and attempt.ended is None):
                 await attempt.drained()
                 attempt.release()
 
@@ -77,13 +82,29 @@ class Executor:
         else:
             thread_context = self.sync_context(attempt)
             variables = contextvars.copy_context()
-            call = partial(variables.run, workflow.handler, thread_context, state, message)
+            handler = partial(workflow.handler, thread_context, state, message)
+            call = partial(variables.run, partial(self._in_thread, attempt, handler))
             outcome = thread_context.close(await self._loop.run_in_executor(self._threads_pool(), call))
         attempt.check()
         return _finish_of(attempt, outcome)
 
+    def _in_thread(self, attempt: Attempt, handler: Callable[[], object]) -> object:
+        attempt.in_thread = True
+        try:
+            return handler()
+        finally:
+            attempt.in_thread = False
+
+    def replace_threads(self) -> None:
+        """Gives up a thread that a handler does not leave: the next ones run in others."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False)
+
     async def _failed(self, attempt: Attempt, error: BaseException) -> None:
         task = attempt.task
+        if attempt.cancelling and attempt.ended is None and isinstance(error, AttemptEnded):
+            raise error
         if attempt.ended is None and isinstance(error, asyncio.CancelledError) and task and task.cancelling():
             # Somebody else cancels this task, for example because the event loop ends: no fault of the
             # handler.
@@ -92,6 +113,10 @@ class Executor:
             # Fenced, or asked to stop: whatever the handler says about it goes nowhere.
             raise AttemptEnded(attempt.ended) from error
         fail = fail_of(error)
+        if attempt.failing is not None:
+            fail.step_key, retry = attempt.failing
+            if retry is not None:
+                set_policy(fail.step_retry, retry)
         try:
             # What was done is kept for the next attempt.
             await attempt.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 
 from pawl._reasons import refusal_error
@@ -12,6 +13,7 @@ from pawl._runtime.executor import Executor
 from pawl._runtime.failures import failure_message
 from pawl._runtime.leases import LeaseKeeper
 from pawl._runtime.links import Links
+from pawl._runtime.operation import Operation
 from pawl._runtime.stream import WorkStream
 from pawl._runtime.watchdog import Renewer, Watchdog
 from pawl._transport import Transport, WorkCall
@@ -22,6 +24,8 @@ from pawl.workflow import Workflow
 
 log = logging.getLogger("pawl.worker")
 
+ZOMBIE_AFTER = 1.0
+"""Seconds that a handler has to stop once its lease is over."""
 LAST_WORDS = 2.0
 """Seconds that a stopping worker waits for the answers to what it gave back."""
 
@@ -45,6 +49,9 @@ class Runtime:
         concurrency: int,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        self.zombies = 0
+        """Handlers that run on although their lease is over."""
         self._workflows = workflows
         self._concurrency = concurrency
         self._attempts: dict[bytes, Attempt] = {}
@@ -57,7 +64,7 @@ class Runtime:
         self._shortest_lease = 60.0
         self._executor = Executor(self.loop, concurrency)
         self._keeper = LeaseKeeper(transport, self._adrift, self._lease_over)
-        self._watchdog = Watchdog(renewer, self._alive, self._over_from_thread)
+        self._watchdog = Watchdog(renewer, self._alive, self._over_from_thread, self._steps)
         self._ticker: asyncio.TimerHandle | None = None
 
     # Life.
@@ -129,6 +136,8 @@ class Runtime:
         if self._ticker is not None:
             self._ticker.cancel()
         self._watchdog.tick()
+        for attempt in list(self._attempts.values()):
+            attempt.look_at_step()
         self._ticker = self.loop.call_later(self._watchdog.tick_interval, self._tick)
 
     # Streams: what Links asks and says.
@@ -182,6 +191,9 @@ class Runtime:
                     before.handing.add(attempt.lease)
                 if attempt.lease not in to.named:
                     leases.append(attempt.lease)
+            operation = attempt.operation
+            if operation is not None and operation.command and not self._links.usable(operation.sent_on):
+                to.send_early(operation)
             if attempt.command is not None and not self._links.usable(attempt.sent_on):
                 to.send(attempt)
         if leases:
@@ -191,6 +203,11 @@ class Runtime:
     def _send_again(self, stream: WorkStream, to: WorkStream | None) -> None:
         """Commands that a stream may not answer any more go out on another one, or on the next."""
         for attempt in list(self._attempts.values()):
+            operation = attempt.operation
+            if operation is not None and operation.sent_on is stream:
+                operation.sent_on = None
+                if to is not None and operation.command is not None:
+                    to.send_early(operation)
             if attempt.sent_on is stream:
                 attempt.sent_on = None
                 if to is not None and attempt.command is not None:
@@ -255,6 +272,10 @@ class Runtime:
                 return  # by a stream of this worker, which says so itself
             if attempt is not None:
                 self._lease_over(event.lease, refusal_error(event.ended))
+        elif event.HasField("cancel_grace"):
+            if attempt is not None:
+                attempt.cancel()
+            return
         elif attempt is not None and attempt.stream is not stream:
             return  # it has been asked for by another one since
         self._arrived(event.lease)
@@ -288,6 +309,14 @@ class Runtime:
         if stream is not None:
             stream.send(attempt)
 
+    def transmit_early(self, operation: Operation) -> None:
+        """Sends the command of a step that runs, as `transmit` does."""
+        stream = operation.attempt.stream
+        if not self._links.usable(stream):
+            stream = self._links.best()
+        if stream is not None:
+            stream.send_early(operation)
+
     def superseded(self, stream: WorkStream | None) -> bool:
         """True if the worker itself has a newer stream than this one, open or about to be."""
         return stream is not None and stream.ordinal < self._links.newest
@@ -300,6 +329,30 @@ class Runtime:
             if attempt.came_on is not None:
                 attempt.came_on.running -= 1
             self._grant(attempt.came_on)
+
+    def abandoned(self, attempt: Attempt) -> None:
+        """Looks, a little later, whether the handler of an attempt whose lease is over has stopped."""
+        if attempt.in_thread or (attempt.task is not None and not attempt.task.done()):
+            self.loop.call_later(ZOMBIE_AFTER, self._look_at_zombie, attempt)
+
+    def _look_at_zombie(self, attempt: Attempt, known: bool = False) -> None:
+        lives = attempt.in_thread or (attempt.task is not None and not attempt.task.done())
+        if lives and not known:
+            self.zombies += 1
+            log.warning(
+                "turn %d of %s: its lease is over (%s), but its handler runs on; %d such handlers now",
+                attempt.turn.turn,
+                attempt.turn.instance_id,
+                attempt.ended,
+                self.zombies,
+            )
+            if attempt.in_thread:
+                self._executor.replace_threads()
+        elif known and not lives:
+            self.zombies -= 1
+            log.info("turn %d of %s: its handler has ended", attempt.turn.turn, attempt.turn.instance_id)
+        if lives and not self._ended.is_set():
+            self.loop.call_later(ZOMBIE_AFTER, self._look_at_zombie, attempt, True)
 
     def forget(self, attempt: Attempt) -> None:
         """Drops an attempt whose lease is over."""
@@ -338,11 +391,16 @@ class Runtime:
     def _lease_over(self, lease: bytes, error: ServerError) -> None:
         attempt = self._attempts.get(lease)
         # A last command under way may be what ended the lease: its own answer tells.
-        if attempt is not None and not (attempt.closing and attempt.command is not None):
+        if attempt is not None and not attempt.may_end:
             attempt.abandon(f"the lease is over: {error}")
 
     def _alive(self) -> list[bytes]:
         return [a.lease for a in list(self._attempts.values()) if a.task is not None and not a.task.done()]
+
+    def _steps(self) -> list[Operation]:
+        """For the watchdog: steps that run, as far as the server may have to hear of them."""
+        found = [attempt.operation for attempt in list(self._attempts.values())]
+        return [operation for operation in found if operation is not None]
 
     def _over_from_thread(self, lease: bytes, error: ServerError) -> None:
         attempt = self._attempts.get(lease)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pawl._runtime.attempt import Attempt
+from pawl._runtime.operation import Operation
 from pawl._transport import WorkCall
 from pawl.errors import LimitExceeded, ServerError, Unavailable
 from pawl.v1.worker_service_pb2 import (
@@ -82,7 +83,7 @@ class WorkStream:
         self._call = call
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
-        self._out: deque[Attempt] = deque()
+        self._out: deque[Attempt | Operation] = deque()
         self._adoptions: deque[tuple[int, bytes]] = deque()
         self._hello: WorkHello | None = None
         self._received = 0
@@ -145,6 +146,12 @@ class WorkStream:
         """Queues the attempt's command."""
         attempt.sent_on = self
         self._out.append(attempt)
+        self.wake()
+
+    def send_early(self, operation: Operation) -> None:
+        """Queues the command of a step that runs, ahead of what its attempt will send."""
+        operation.sent_on = self
+        self._out.append(operation)
         self.wake()
 
     def adopt(self, ordinal: int, leases: Sequence[bytes]) -> None:
@@ -231,15 +238,15 @@ class WorkStream:
         count = size = 0
         out, commands = self._out, frame.commands
         while out:
-            attempt = out[0]
-            command = attempt.command
-            if command is None or attempt.sent_on is not self:
+            sender = out[0]
+            command = sender.command
+            if command is None or sender.sent_on is not self:
                 out.popleft()
                 continue
             length = command.ByteSize()
             if self._max_frame and length + 64 > self._max_frame:
                 out.popleft()
-                attempt.refuse(_too_large(length, self._max_frame))
+                sender.refuse(_too_large(length, self._max_frame))
                 continue
             if count and (count >= MAX_ITEMS or size + length > MAX_BYTES):
                 self._dirty = True

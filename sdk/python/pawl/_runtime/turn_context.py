@@ -10,54 +10,33 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
 
 from pawl._convert import failure_of, origin_of
 from pawl._runtime.attempt import Attempt
 from pawl._runtime.calls import decoder_of, round_trip, wants_step
 from pawl._runtime.journal import Journal
-from pawl._runtime.suspend import SLEEP_KIND, Suspended, sleep_of
-from pawl.context import DEFAULT_STEP_TIMEOUT, Context, Outcome, Step, SyncContext, TurnInfo
-from pawl.effects import effect_id
-from pawl.errors import PayloadError, StepError, StepTimeout
+from pawl._runtime.options import Options
+from pawl._runtime.step_handle import StepHandle
+from pawl._runtime.suspend import (
+    CALLBACK_KIND,
+    KINDS,
+    SIGNAL_KIND,
+    SLEEP_KIND,
+    Suspended,
+    sleep_of,
+    wait_of,
+)
+from pawl.context import Context, Outcome, Received, StepOptions, SyncContext, TurnInfo
+from pawl.errors import CallbackRejected, CallbackTimeout, PayloadError, StepError, StepTimeout
 from pawl.models import Failure, Origin
+from pawl.payloads import Payload, decode, decoder_for
+from pawl.v1.failure_pb2 import Failure as FailureMessage
 from pawl.v1.step_pb2 import Step as SavedStep
-from pawl.v1.worker_service_pb2 import Checkpoint, Sleep
-
-MIN_TIMEOUT, MAX_TIMEOUT = 0.1, 86_400.0
-
-
-class StepHandle(Step):
-    """What a step's function gets."""
-
-    __slots__ = ("_attempt", "_end", "_key")
-
-    def __init__(self, attempt: Attempt, key: str, timeout: float) -> None:
-        self._attempt = attempt
-        self._key = key
-        self._end = time.monotonic() + timeout
-
-    @property
-    def key(self) -> str:
-        return self._key
-
-    @property
-    def effect_id(self) -> str:
-        turn = self._attempt.turn
-        return effect_id(turn.namespace, turn.incarnation, turn.instance_id, turn.message_id, self._key)
-
-    @property
-    def attempt(self) -> int:
-        return self._attempt.turn.attempt
-
-    @property
-    def fence(self) -> int:
-        return self._attempt.turn.fence
-
-    @property
-    def cancelled(self) -> bool:
-        return self._attempt.ended is not None or time.monotonic() > self._end
+from pawl.v1.step_pb2 import WaitOutcome
+from pawl.v1.worker_service_pb2 import Checkpoint, Sleep, WaitSignal
+from pawl.workflow import check_id
 
 
 class _TurnLog(logging.LoggerAdapter[logging.Logger]):
@@ -161,38 +140,102 @@ class _Base(TurnInfo):
             sleep = sleep_of(key, duration)
         except (TypeError, ValueError) as error:
             raise self._journal.breaks(StepError(str(error))) from None
-        saved = self._begin(key, MIN_TIMEOUT)
+        saved = self._begin(key)
         if saved is None:
             return sleep
-        if saved.kind != SLEEP_KIND:
-            raise self._journal.breaks(
-                StepError(f"{key!r} was saved as a step of kind {saved.kind!r}, and is a sleep now")
-            )
+        self._same_kind(saved, SLEEP_KIND)
         self._passed(key)
         return None
 
-    def _suspend(self, sleep: Sleep) -> Suspended:
-        self._suspended = Suspended(sleep)
+    def _enter_wait(
+        self, key: str, timeout: float | timedelta | None, *, name: str = "", callback: str = ""
+    ) -> tuple[SavedStep | None, WaitSignal]:
+        """Enters a wait: the saved step if it is over, and the command."""
+        try:
+            wait = wait_of(key, timeout, name=name, callback=callback)
+        except (TypeError, ValueError) as error:
+            raise self._journal.breaks(StepError(str(error))) from None
+        saved = self._begin(key)
+        if saved is not None:
+            self._same_kind(saved, CALLBACK_KIND if callback else SIGNAL_KIND)
+        return saved, wait
+
+    def _same_kind(self, saved: SavedStep, kind: str) -> None:
+        if saved.kind != kind:
+            before = KINDS.get(saved.kind, f"a step of kind {saved.kind!r}")
+            raise self._journal.breaks(
+                StepError(f"{saved.key!r} was saved as {before}, and is {KINDS[kind]} now")
+            )
+
+    def _waited(self, key: str, outcome: int, value: Payload, returns: Any) -> Received:
+        """How a wait ended; it is passed. Raises CallbackRejected, PayloadError."""
+        if outcome == WaitOutcome.WAIT_OUTCOME_REJECTED:
+            self._passed(key)
+            raise CallbackRejected(key, failure_of(FailureMessage.FromString(value.data)))
+        if outcome != WaitOutcome.WAIT_OUTCOME_RECEIVED:
+            self._passed(key)
+            return Received(False)
+        try:
+            found = (decode if returns is None else decoder_for(returns))(value)
+        except PayloadError as error:
+            turn = self._attempt.turn
+            error.where = f"what {key!r} of turn {turn.turn} of {turn.instance_id} received"
+            self._journal.failed(key)
+            raise
+        self._passed(key)
+        return Received(True, found)
+
+    def _result(self, key: str, received: Received) -> Any:
+        """The value that a callback was given. Raises CallbackTimeout."""
+        if not received.received:
+            raise CallbackTimeout(key)
+        return received.value
+
+    def callback_token(self, key: str) -> str:
+        base = self._attempt.turn.callback_base
+        if not base:
+            raise self._journal.breaks(StepError("this server does not offer callbacks"))
+        try:
+            return base + check_id(key, "callback key")
+        except ValueError as error:
+            raise self._journal.breaks(StepError(str(error))) from None
+
+    def _suspend(self, key: str, sleep: Sleep | None = None) -> Suspended:
+        self._suspended = Suspended(key, sleep)
         return self._suspended
 
-    def _begin(self, key: str, timeout: float) -> SavedStep | None:
-        self._attempt.check()
+    def _options(self, key: str, options: Options) -> Options:
+        try:
+            options.check(key)
+        except (TypeError, ValueError) as error:
+            raise self._journal.breaks(StepError(str(error))) from None
+        return options
+
+    def _begin(self, key: str) -> SavedStep | None:
+        self._attempt.check_start()
         if self._suspended is not None:
             raise self._suspended
-        if not MIN_TIMEOUT <= timeout <= MAX_TIMEOUT:
-            raise self._journal.breaks(
-                StepError(f"timeout of step {key!r} must be 0.1 to 86,400 s, not {timeout!r}")
-            )
         return self._journal.begin(key)
+
+    def _failed(self, key: str, options: Options, error: BaseException) -> None:
+        """The function of a step raised, or its value can't be saved."""
+        self._journal.failed(key)
+        operation = self._attempt.operation
+        if operation is not None and operation.error is not None and isinstance(error, Exception):
+            raise self._journal.breaks(operation.error) from error
+        self._attempt.failing = (key, options.retry)
 
     def _passed(self, key: str) -> None:
         self._journal.end(key)
+        self._attempt.failing = None
         self._drawn = 0
         self._random = None
 
     def _replay(self, saved: SavedStep, fn: Callable[..., Any], returns: Any) -> Any:
-        if saved.kind == SLEEP_KIND:
-            raise self._journal.breaks(StepError(f"{saved.key!r} was saved as a sleep, and is a step now"))
+        if saved.kind in KINDS:
+            raise self._journal.breaks(
+                StepError(f"{saved.key!r} was saved as {KINDS[saved.kind]}, and is a step now")
+            )
         try:
             value = decoder_of(fn, returns)(saved.output)
         except PayloadError as error:
@@ -214,13 +257,22 @@ class _Base(TurnInfo):
         except (TypeError, ValueError) as error:
             raise self._journal.breaks(StepError(f"step {key!r}: {error}")) from None
 
-    def _checkpoint(self, key: str, kind: str, value: Any, fn: Any, returns: Any) -> tuple[Checkpoint, Any]:
+    def _checkpoint(self, key: str, options: Options, value: Any, fn: Any) -> tuple[Checkpoint, Any]:
         try:
-            payload, value = round_trip(value, decoder_of(fn, returns))
+            payload, value = round_trip(value, decoder_of(fn, options.returns))
         except PayloadError as error:
             error.where = f"value of step {key!r}"
             raise
-        return Checkpoint(key=key, kind="" if kind == "step" else kind, output=payload), value
+        return Checkpoint(key=key, kind=options.wire_kind, output=payload), value
+
+    def _end_step(self) -> None:
+        """The function has returned: what it reported last is sent. Raises StepError for a bad report."""
+        operation = self._attempt.operation
+        if operation is not None:
+            if operation.error is not None:
+                raise operation.error
+            operation.finish()
+            self._attempt.operation = None
 
     def close(self, outcome: Any) -> Outcome:
         """Checks that the handler may end the turn with this. Raises StepError, ReplayError or Suspended."""
@@ -234,15 +286,24 @@ class _Base(TurnInfo):
         return outcome
 
 
-async def _within(key: str, value: Awaitable[Any], timeout: float) -> Any:
-    scope = asyncio.timeout(timeout)
+async def _within(attempt: Attempt, key: str, position: int, value: Awaitable[Any], options: Options) -> Any:
+    """Awaits a step's function, at most for its timeout; the server gets to know of it if it takes long."""
+    scope = asyncio.timeout(options.timeout)
+    timer = attempt.host.loop.call_later(options.register_after, _register, attempt, key, position, options)
     try:
         async with scope:
             return await value
     except TimeoutError:
         if scope.expired():
-            raise StepTimeout(key, timeout) from None
+            raise StepTimeout(key, options.timeout) from None
         raise
+    finally:
+        timer.cancel()
+
+
+def _register(attempt: Attempt, key: str, position: int, options: Options) -> None:
+    if attempt.ended is None:
+        attempt.begin_step(key, position, options).register()
 
 
 class TurnContext(_Base, Context):
@@ -258,43 +319,46 @@ class TurnContext(_Base, Context):
         self,
         key: str,
         fn: Callable[..., Any],
-        *,
-        kind: str = "step",
-        timeout: float = DEFAULT_STEP_TIMEOUT,
-        returns: Any = None,
+        **options: Unpack[StepOptions],
     ) -> Awaitable[Any]:
-        if self._created is not None:
-            raise self._unawaited(f"step {key!r} was created")
-        step = self._step(key, fn, kind, timeout, returns)
-        self._created = (key, step)
-        return step
+        return self._create(key, f"step {key!r}", self._step(key, fn, Options(**options)))
 
-    async def _step(self, key: str, fn: Callable[..., Any], kind: str, timeout: float, returns: Any) -> Any:
+    def _create(self, key: str, what: str, made: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+        if self._created is not None:
+            made.close()
+            raise self._unawaited(f"{what} was created")
+        self._created = (key, made)
+        return made
+
+    async def _step(self, key: str, fn: Callable[..., Any], options: Options) -> Any:
         self._created = None
-        saved = self._begin(key, timeout)
+        self._options(key, options)
+        saved = self._begin(key)
         if saved is not None:
-            return self._replay(saved, fn, returns)
+            return self._replay(saved, fn, options.returns)
         attempt = self._attempt
+        position = self._journal.position + 1
         try:
             if attempt.unsettled:
                 await attempt.settle()
-            value = fn(StepHandle(attempt, key, timeout)) if self._wants_step(key, fn) else fn()
+            if options.registers_first:
+                await attempt.begin_step(key, position, options).registered()
+                attempt.check_start()
+            wants = self._wants_step(key, fn)
+            value = fn(StepHandle(attempt, key, position, options)) if wants else fn()
             if hasattr(value, "__await__"):
-                value = await _within(key, value, timeout)
-            checkpoint, value = self._checkpoint(key, kind, value, fn, returns)
+                value = await _within(attempt, key, position, value, options)
+            checkpoint, value = self._checkpoint(key, options, value, fn)
+            self._end_step()
             attempt.hold(checkpoint)
-        except BaseException:
-            self._journal.failed(key)
+        except BaseException as error:
+            self._failed(key, options, error)
             raise
         self._passed(key)
         return value
 
     def sleep(self, key: str, duration: float | timedelta) -> Awaitable[None]:
-        if self._created is not None:
-            raise self._unawaited(f"sleep {key!r} was created")
-        sleep = self._sleep(key, duration)
-        self._created = (key, sleep)
-        return sleep
+        return self._create(key, f"sleep {key!r}", self._sleep(key, duration))
 
     async def _sleep(self, key: str, duration: float | timedelta) -> None:
         self._created = None
@@ -302,7 +366,42 @@ class TurnContext(_Base, Context):
         if sleep is not None:
             if self._attempt.unsettled:
                 await self._attempt.settle()
-            raise self._suspend(sleep)
+            raise self._suspend(key, sleep)
+
+    def wait_for_signal(
+        self, key: str, *, name: str = "", timeout: float | timedelta | None = None, returns: Any = None
+    ) -> Awaitable[Received]:
+        made = self._wait(key, timeout, returns, name=name or key)
+        return self._create(key, f"wait {key!r}", made)
+
+    def wait_for_callback(
+        self, key: str, *, timeout: float | timedelta | None = None, returns: Any = None
+    ) -> Awaitable[Any]:
+        return self._create(key, f"wait {key!r}", self._wait_callback(key, timeout, returns))
+
+    async def _wait_callback(self, key: str, timeout: float | timedelta | None, returns: Any) -> Any:
+        return self._result(key, await self._wait(key, timeout, returns, callback=key))
+
+    async def _wait(
+        self,
+        key: str,
+        timeout: float | timedelta | None,
+        returns: Any,
+        *,
+        name: str = "",
+        callback: str = "",
+    ) -> Received:
+        self._created = None
+        saved, wait = self._enter_wait(key, timeout, name=name, callback=callback)
+        if saved is not None:
+            return self._waited(key, saved.wait_outcome, saved.output, returns)
+        attempt = self._attempt
+        if attempt.unsettled:
+            await attempt.settle()
+        result = await attempt.wait_signal(wait)
+        if attempt.closing:
+            raise self._suspend(key)
+        return self._waited(key, result.outcome, result.value, returns)
 
     def _unawaited(self, what: str) -> StepError:
         assert self._created is not None
@@ -334,29 +433,72 @@ class SyncTurnContext(_Base, SyncContext):
         self,
         key: str,
         fn: Callable[..., Any],
-        *,
-        kind: str = "step",
-        timeout: float = DEFAULT_STEP_TIMEOUT,
-        returns: Any = None,
+        **options: Unpack[StepOptions],
     ) -> Any:
-        saved = self._begin(key, timeout)
+        return self._step(key, fn, Options(**options))
+
+    def _step(self, key: str, fn: Callable[..., Any], options: Options) -> Any:
+        self._options(key, options)
+        saved = self._begin(key)
         if saved is not None:
-            return self._replay(saved, fn, returns)
-        handle = StepHandle(self._attempt, key, timeout)
-        loop = self._attempt.host.loop
+            return self._replay(saved, fn, options.returns)
+        attempt, loop = self._attempt, self._attempt.host.loop
+        position = self._journal.position + 1
         try:
-            value = fn(handle) if self._wants_step(key, fn) else fn()
+            if options.registers_first:
+                operation = attempt.begin_step(key, position, options)
+                asyncio.run_coroutine_threadsafe(operation.registered(), loop).result()
+                attempt.check_start()
+            attempt.thread_step = (key, position, options, time.monotonic())
+            wants = self._wants_step(key, fn)
+            value = fn(StepHandle(attempt, key, position, options)) if wants else fn()
             if hasattr(value, "__await__"):
-                value = asyncio.run_coroutine_threadsafe(_within(key, value, timeout), loop).result()
-            checkpoint, value = self._checkpoint(key, kind, value, fn, returns)
-            self._attempt.save_from_thread(checkpoint)
-        except BaseException:
-            self._journal.failed(key)
+                within = _within(attempt, key, position, value, options)
+                value = asyncio.run_coroutine_threadsafe(within, loop).result()
+            attempt.thread_step = None
+            checkpoint, value = self._checkpoint(key, options, value, fn)
+            if attempt.operation is not None:
+                asyncio.run_coroutine_threadsafe(self._ended(), loop).result()
+            attempt.save_from_thread(checkpoint)
+        except BaseException as error:
+            attempt.thread_step = None
+            self._failed(key, options, error)
             raise
         self._passed(key)
         return value
 
+    async def _ended(self) -> None:
+        self._end_step()
+
+    def wait_for_signal(
+        self, key: str, *, name: str = "", timeout: float | timedelta | None = None, returns: Any = None
+    ) -> Received:
+        return self._wait(key, timeout, returns, name=name or key)
+
+    def wait_for_callback(
+        self, key: str, *, timeout: float | timedelta | None = None, returns: Any = None
+    ) -> Any:
+        return self._result(key, self._wait(key, timeout, returns, callback=key))
+
+    def _wait(
+        self,
+        key: str,
+        timeout: float | timedelta | None,
+        returns: Any,
+        *,
+        name: str = "",
+        callback: str = "",
+    ) -> Received:
+        saved, wait = self._enter_wait(key, timeout, name=name, callback=callback)
+        if saved is not None:
+            return self._waited(key, saved.wait_outcome, saved.output, returns)
+        attempt = self._attempt
+        result = asyncio.run_coroutine_threadsafe(attempt.wait_signal(wait), attempt.host.loop).result()
+        if attempt.closing:
+            raise self._suspend(key)
+        return self._waited(key, result.outcome, result.value, returns)
+
     def sleep(self, key: str, duration: float | timedelta) -> None:
         sleep = self._enter_sleep(key, duration)
         if sleep is not None:
-            raise self._suspend(sleep)
+            raise self._suspend(key, sleep)

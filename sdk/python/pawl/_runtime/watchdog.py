@@ -10,8 +10,9 @@ from typing import Protocol
 
 from pawl._reasons import refusal_error
 from pawl._runtime.leases import chunks
+from pawl._runtime.operation import Operation
 from pawl.errors import ServerError
-from pawl.v1.worker_service_pb2 import RenewResult
+from pawl.v1.worker_service_pb2 import Command, RenewResult
 
 log = logging.getLogger("pawl.worker")
 
@@ -30,6 +31,9 @@ class Renewer(Protocol):
     def renew(self, leases: Sequence[bytes], timeout: float) -> Sequence[RenewResult]:
         """Renews leases. Raises ServerError."""
         ...
+
+    def step(self, command: Command, timeout: float) -> None:
+        """Sends what a step has to say: StartOperation or ReportProgress. Raises ServerError."""
 
     def warm(self, timeout: float) -> None:
         """Connects, within `timeout` seconds."""
@@ -54,10 +58,12 @@ class Watchdog:
         renewer: Renewer,
         alive: Callable[[], list[bytes]],
         over: Callable[[bytes, ServerError], None],
+        steps: Callable[[], list[Operation]] = list,
     ) -> None:
         self._renewer = renewer
         self._alive = alive
         self._over = over
+        self._steps = steps
         self._patience = MAX_BLOCKED
         self._last_tick = time.monotonic()
         self._stopped = False
@@ -103,7 +109,22 @@ class Watchdog:
             if blocked > self._patience and not self._stopped:
                 self._renew(blocked)
                 pause = self._patience / 2
+            if blocked > 2 * self.tick_interval and not self._stopped:
+                self._speak()
         self._renewer.close()
+
+    def _speak(self) -> None:
+        """Says for steps what they can't say themselves while the loop is blocked."""
+        for operation in self._steps():
+            command = operation.blocked()
+            if command is None:
+                continue
+            try:
+                self._renewer.step(command, CALL_TIMEOUT)
+            except ServerError as error:
+                log.debug("not told of step %s: %s", operation.key, error)
+            else:
+                operation.confirmed(command)
 
     def _renew(self, blocked: float) -> None:
         leases = self._alive()

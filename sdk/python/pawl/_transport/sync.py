@@ -14,7 +14,13 @@ from pawl._transport.retry import CLOSED, Tries
 from pawl._transport.status import error_from_call
 from pawl._transport.stubs import SyncStubs
 from pawl.errors import Unavailable
-from pawl.v1.worker_service_pb2 import RenewLeasesRequest, RenewResult
+from pawl.v1.worker_service_pb2 import (
+    Command,
+    RenewLeasesRequest,
+    RenewResult,
+    ReportProgressRequest,
+    StartOperationRequest,
+)
 from pawl.v1.worker_service_pb2_grpc import WorkerServiceStub
 
 Q = TypeVar("Q")
@@ -139,6 +145,19 @@ class SyncRenewer:
         try:
             stub = WorkerServiceStub(self._open())
             return stub.RenewLeases(RenewLeasesRequest(leases=leases), timeout=timeout).results
+        except grpc.RpcError as error:
+            raise error_from_call(error) from None
+
+    def step(self, command: Command, timeout: float) -> None:
+        """Sends StartOperation or ReportProgress. Raises ServerError."""
+        try:
+            stub = WorkerServiceStub(self._open())
+            if command.HasField("start_operation"):
+                start = StartOperationRequest(lease=command.lease, start_operation=command.start_operation)
+                stub.StartOperation(start, timeout=timeout)
+            else:
+                report = ReportProgressRequest(lease=command.lease, report_progress=command.report_progress)
+                stub.ReportProgress(report, timeout=timeout)
         except grpc.RpcError as error:
             raise error_from_call(error) from None
 

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,8 +16,10 @@ from pawl._convert import failure_of
 from pawl._runtime.attempt import Attempt
 from pawl._runtime.calls import returned_by
 from pawl._runtime.executor import Executor
+from pawl._runtime.operation import Operation
+from pawl._runtime.options import Options
 from pawl._runtime.turn_context import SyncTurnContext, TurnContext
-from pawl.context import DEFAULT_STEP_TIMEOUT, Outcome
+from pawl.context import Outcome
 from pawl.errors import PayloadError
 from pawl.models import Failure
 from pawl.payloads import Payload, decode
@@ -121,6 +124,7 @@ class _Host:
         self, workflow: Workflow, turn: LeasedTurn, played: Played, fakes: Mapping[str, Any], strict: bool
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
         self.played = played
         self.logger = _Logger(workflow.name, played.logs)
         self._workflow = dataclasses.replace(workflow, handler=self._listening(workflow))
@@ -185,6 +189,19 @@ class _Host:
         assert command is not None
         self._take(command)
         self.loop.call_soon(attempt.answered, CommandResult(lease=attempt.lease, n=command.n), None)
+
+    def transmit_early(self, operation: Operation) -> None:
+        command = operation.command
+        assert command is not None
+        kind: Any = command.WhichOneof("action")
+        result = CommandResult(lease=command.lease)
+        getattr(result, kind).position = operation.position
+        if kind == "report_progress":
+            result.report_progress.sequence = command.report_progress.sequence
+        self.loop.call_soon(operation.answered, result)
+
+    def abandoned(self, attempt: Attempt) -> None:
+        pass
 
     def superseded(self, stream: Any) -> bool:
         return False
@@ -254,12 +271,12 @@ def _host(context: TurnContext | SyncTurnContext) -> _Host:
 class _Context(TurnContext):
     __slots__ = ()
 
-    async def _step(self, key: str, fn: Callable[..., Any], kind: str, timeout: float, returns: Any) -> Any:
+    async def _step(self, key: str, fn: Callable[..., Any], options: Options) -> Any:
         host = _host(self)
         host.played.asked[key] = True
-        fn, returns = host.stand_in(key, fn, returns)
+        fn, returns = host.stand_in(key, fn, options.returns)
         try:
-            return await super()._step(key, fn, kind, timeout, returns)
+            return await super()._step(key, fn, options._replace(returns=returns))
         except BaseException as error:
             host.played.raised[key] = error
             raise
@@ -275,20 +292,12 @@ class _Context(TurnContext):
 class _SyncContext(SyncTurnContext):
     __slots__ = ()
 
-    def step(
-        self,
-        key: str,
-        fn: Callable[..., Any],
-        *,
-        kind: str = "step",
-        timeout: float = DEFAULT_STEP_TIMEOUT,
-        returns: Any = None,
-    ) -> Any:
+    def _step(self, key: str, fn: Callable[..., Any], options: Options) -> Any:
         host = _host(self)
         host.played.asked[key] = True
-        fn, returns = host.stand_in(key, fn, returns)
+        fn, returns = host.stand_in(key, fn, options.returns)
         try:
-            return super().step(key, fn, kind=kind, timeout=timeout, returns=returns)
+            return super()._step(key, fn, options._replace(returns=returns))
         except BaseException as error:
             host.played.raised[key] = error
             raise
