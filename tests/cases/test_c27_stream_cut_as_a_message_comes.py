@@ -27,7 +27,8 @@ from tests.support.stream import Stream, finish, refusal
 from tests.support.wait import wait_until
 from tests.support.workers import StartWorker
 
-IDLE_S = 1.5
+IDLE_S = 2.5
+BEAT_MS = 500
 
 
 class Impatient(Direction):
@@ -58,21 +59,27 @@ async def attempts_of(api: Api) -> int:
 
 
 @pytest.mark.spec("R-WORK-7")
-async def test_beats_keep_an_idle_stream_open(quick_server: Handle, quick_api: Api) -> None:
-    async with FaultProxy(quick_server.address) as proxy:
+async def test_beats_keep_an_idle_stream_open(redis_server: RedisServer, redis_url: str) -> None:
+    settings = settings_for(redis_url, beat_interval_ms=BEAT_MS)
+    async with (
+        running(settings) as handle,
+        Api(handle.address) as api,
+        FaultProxy(handle.address) as proxy,
+    ):
         proxy.up, proxy.down = up, down = Impatient(proxy), Impatient(proxy)
         async with Api(proxy.url) as behind, Stream(behind, credits=1) as stream:
             clock = asyncio.get_running_loop().time
             began = clock()
             while clock() < began + 2 * IDLE_S:
                 await stream.beat()
-            await quick_api.create("a")
-            await quick_api.send("a", "m1")
+            await api.create("a")
+            await api.send("a", "m1")
             turn = await stream.turn()
             assert refusal(await stream.command(turn, finish()))[0] == ""
             assert (up.cuts, down.cuts, len(proxy.links)) == (0, 0, 1)
         up.stop()
         down.stop()
+    assert violations_everywhere(redis_server) == []
 
 
 @pytest.mark.spec("R-LEASE-2", "R-FAIL-4", "R-EXPIRE-2")

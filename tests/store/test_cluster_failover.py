@@ -20,8 +20,11 @@ from tests.store.scripts import ADD, STEP, value
 from tests.support.redis_cluster import RedisCluster, address_of
 from tests.support.wait import wait_until
 
-PARTIAL = {"cluster-node-timeout": "500", "cluster-require-full-coverage": "no"}
+PARTIAL = {"cluster-node-timeout": "1500", "cluster-require-full-coverage": "no"}
 """Nodes go on when another one is away, as operators should have it."""
+
+CALL_S = 30.0
+"""How long a call may wait for a node to be back."""
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
@@ -58,7 +61,7 @@ async def bystanders(store: Store, *partitions: PartitionHandle) -> AsyncIterato
 
 @pytest.mark.spec("R-CLUSTER-4")
 async def test_the_replica_of_a_killed_node_takes_over(open_store: Open, guarded: RedisCluster) -> None:
-    store = await open_store(guarded.url, partitions=6)
+    store = await open_store(guarded.url, partitions=6, call_timeout=CALL_S)
     guarded.load(STEP)
     first, replica = guarded.nodes[0], guarded.replicas[0]
     mine = [p for p in store.partitions if address_of(store, p) == first.address]
@@ -93,7 +96,9 @@ async def test_the_replica_of_a_killed_node_takes_over(open_store: Open, guarded
 async def test_a_node_that_hangs_is_left_and_its_replica_used(
     open_store: Open, guarded: RedisCluster
 ) -> None:
-    store = await open_store(guarded.url, partitions=3, reply_timeout=0.5, connect_timeout=0.5)
+    store = await open_store(
+        guarded.url, partitions=3, call_timeout=CALL_S, reply_timeout=1.5, connect_timeout=1.5
+    )
     guarded.load(STEP)
     first, replica = guarded.nodes[0], guarded.replicas[0]
     partition = next(p for p in store.partitions if address_of(store, p) == first.address)
@@ -110,7 +115,9 @@ async def test_a_node_that_hangs_is_left_and_its_replica_used(
 @pytest.mark.spec("R-CLUSTER-4")
 async def test_a_planned_failover_and_back(open_store: Open, guarded: RedisCluster) -> None:
     first, replica = guarded.nodes[0], guarded.replicas[0]
-    store = await open_store(replica.tcp_url, partitions=3)  # a replica names the primaries, too
+    store = await open_store(
+        replica.tcp_url, partitions=3, call_timeout=CALL_S
+    )  # a replica names the primaries, too
     guarded.load(STEP)
     partition = next(p for p in store.partitions if address_of(store, p) == first.address)
     replica.call("CONFIG", "SET", "min-replicas-to-write", "1")
@@ -129,7 +136,7 @@ async def test_a_planned_failover_and_back(open_store: Open, guarded: RedisClust
 @pytest.mark.spec("R-CLUSTER-4")
 async def test_a_node_without_replica_is_away_until_it_is_back(open_store: Open) -> None:
     with RedisCluster(3, settings=PARTIAL) as cluster:
-        store = await open_store(cluster.url, partitions=6)
+        store = await open_store(cluster.url, partitions=6, call_timeout=CALL_S)
         cluster.load(STEP, ADD)
         last = cluster.nodes[2]
         mine = [p for p in store.partitions if address_of(store, p) == last.address]
@@ -154,8 +161,8 @@ async def test_a_node_without_replica_is_away_until_it_is_back(open_store: Open)
 @pytest.mark.spec("R-CLUSTER-4")
 async def test_a_cluster_that_stands_still_for_one_node_goes_on_with_it(open_store: Open) -> None:
     """With full coverage required, the others answer CLUSTERDOWN as long as a slot has no node."""
-    with RedisCluster(3, settings={"cluster-node-timeout": "500"}) as cluster:
-        store = await open_store(cluster.url, partitions=3)
+    with RedisCluster(3, settings={"cluster-node-timeout": "1500"}) as cluster:
+        store = await open_store(cluster.url, partitions=3, call_timeout=CALL_S)
         cluster.load(STEP, ADD)
         last = cluster.nodes[2]
         other = next(p for p in store.partitions if address_of(store, p) != last.address)
@@ -174,6 +181,6 @@ async def test_a_cluster_that_stands_still_for_one_node_goes_on_with_it(open_sto
 async def test_a_start_in_the_middle_of_a_failover(open_store: Open, guarded: RedisCluster) -> None:
     await (await open_store(guarded.url, partitions=6)).close()
     guarded.nodes[0].kill()
-    store = await open_store(guarded.url)
+    store = await open_store(guarded.url, open_timeout=CALL_S)
     assert len(store.partitions) == 6
     await store.ping()
