@@ -612,3 +612,55 @@ def test_former_ages_leave_the_settings_as_they_are(driver: Driver) -> None:
     _, settings = records.unpack_type(reply.settings)
     given = {name: value for name, value in settings.items() if value is not None}
     assert given == {"lease_ms": 7_000, "min_turns": 3, "max_age_ms": DAY_MS}
+
+
+@pytest.mark.spec("R-TRIM-4")
+def test_a_long_trim_reads_in_blocks(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=DAY_MS)
+    for number in range(40):
+        simple_turn(driver, b"%d" % number)
+    driver.later(DAY_MS)
+    driver.count = True
+    assert driver.trim().trimmed == 80
+    # Receipts, then messages, in blocks of 1, 2, 4, 8 and 16; receipts without payloads are known then.
+    both = driver.commands["hmget"]
+    driver.count = False
+    for number in range(40):
+        simple_turn(driver, b"again %d" % number)
+    driver.later(DAY_MS)
+    driver.count = True
+    driver.trim(limit=40)
+    assert driver.commands["hmget"] == both <= 12
+    assert driver.commands.get("hget", 0) <= 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.spec("R-TRIM-4")
+def test_receipts_alone_are_read_in_blocks(driver: Driver, kept: bool) -> None:
+    driver.put_type(min_turns=0, max_age_ms=1_000)
+    for number in range(40):
+        simple_turn(driver, b"%d" % number)
+    driver.later(1_000)
+    assert driver.trim().trimmed == 40
+    driver.later(RECEIPT_MS - 1_000)
+    if not kept:
+        driver.redis.call("HSET", f"{driver.tag}i:a", "20.h", b"\xc1")
+    driver.count = True
+    assert driver.trim().trimmed == (40 if kept else 19)
+    driver.count = False
+    assert driver.commands["hmget"] <= 9
+    assert driver.commands.get("hget", 0) <= 1
+    if not kept:
+        driver.delete()
+
+
+@pytest.mark.spec("R-TRIM-1", "R-DAMAGE-1")
+def test_a_receipt_that_cannot_be_read_ends_the_trimming_of_payloads(driver: Driver) -> None:
+    driver.put_type(min_turns=0, max_age_ms=DAY_MS)
+    for number in range(3):
+        simple_turn(driver, b"%d" % number)
+    driver.redis.call("HSET", f"{driver.tag}i:a", "2.h", b"\xc1")
+    driver.later(DAY_MS)
+    driver.trim()
+    assert (driver.record().kept, driver.record().oldest) == (2, 2)
+    driver.delete()

@@ -74,7 +74,7 @@ end
 local function ledger_trim(u, now)
   local key = T .. 'e:' .. u.id
   local oldest = redis.call('LINDEX', key, 0)
-  if not oldest or not ledger_old(oldest, now) then
+  if not ledger_old(oldest, now) then
     return
   end
   local events = redis.call('LRANGE', key, 0, -1)
