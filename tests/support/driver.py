@@ -169,6 +169,13 @@ class Driver(Harness):
         """Sends the message of a parked turn again."""
         return self.control("redrive", name, turn=turn, **{"max_pending": 1_024, **given})
 
+    def resolve(
+        self, decision: int, turn: int = 1, name: str = "a", *, key: str = "step", **given: Any
+    ) -> Any:
+        """Decides about the step of an uncertain turn: 1 to save, 2 to run it again, 3 to fail."""
+        fields = {"turn": turn, "key": key, "decision": decision, **given}
+        return self.control("resolve_step", name, **fields)
+
     def cancel(self, turn: int = 1, name: str = "a", **given: Any) -> Any:
         """Ends an unfinished turn."""
         return self.control("cancel", name, turn=turn, **given)

@@ -104,6 +104,13 @@ class Hand:
             cause=b"",
             step_key="",
             step_policy=b"",
+            op_position=0,
+            op_key="",
+            op_sequence=0,
+            op_digest=b"",
+            op_progress=b"",
+            op_details=b"",
+            op_resume=b"",
         )
         result = await scripts_gen.fail(
             self._engine.store.partition_of(instance_id),

@@ -52,14 +52,22 @@ def finish(
     return {"finish": body}
 
 
-def fail(reason: str = "BROKEN", *, final: bool = False, delay_ms: int | None = None) -> dict[str, Any]:
-    """A Fail command."""
+def fail(
+    reason: str = "BROKEN",
+    *,
+    final: bool = False,
+    delay_ms: int | None = None,
+    last: pb.ReportProgress | None = None,
+) -> dict[str, Any]:
+    """A Fail command; `last` is the report that comes with it."""
     body = pb.Fail()
     body.failure.reason = reason
     body.failure.message = "it broke"
     body.failure.non_retryable = final
     if delay_ms is not None:
         body.retry_delay.FromMilliseconds(delay_ms)
+    if last is not None:
+        body.last_progress.CopyFrom(last)
     return {"fail": body}
 
 

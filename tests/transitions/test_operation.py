@@ -9,7 +9,7 @@ import pytest
 from pawl_server.domain.states import TurnState
 from pawl_server.store import records
 from pawl_server.store.records import OperationRecord, ProgressRecord
-from tests.support.driver import Driver, Held
+from tests.support.driver import Driver, Held, digest_of
 from tests.support.listener import listening
 from tests.support.lua_harness import changes
 
@@ -418,3 +418,67 @@ def test_what_fsck_and_sweep_mend(driver: Driver) -> None:
     driver.redis.call("HSET", f"{driver.tag}i:a", "1.o", b"x")
     assert driver.one("fsck", id="a", repair=True).findings == [b"field 1.o is left of a step that is over"]
     assert driver.one("fsck", id="a").findings == []
+
+
+def last(sequence: int = 1, key: str = "step", position: int = 1, **given: Any) -> dict[str, Any]:
+    """What a failure says of a report that was not made yet."""
+    fields = {f"op_{name}": value for name, value in given.items()}
+    digest = digest_of(sorted(given.items()))
+    return {
+        "op_position": position, "op_key": key, "op_sequence": sequence, "op_digest": digest, **fields,
+    }  # fmt: skip
+
+
+@pytest.mark.spec("R-OP-6")
+def test_the_last_report_travels_with_the_failure(driver: Driver) -> None:
+    held = begun(driver, heartbeat_ms=1_000)
+    held.report(1, resume=b"\0one")
+    driver.later(900)
+    given = last(2, progress=FETCH, resume=b"\0two")
+    assert held.fail(delay_ms=0, **given).word == "OK"
+    shown = operation(driver)
+    assert (shown.sequence, shown.resume, shown.report_ms) == (2, b"\0two", driver.now)
+    assert shown.progress == ProgressRecord("fetching", 3, 10, "pages")
+    assert driver.due() == {}
+    with driver.unchanged():
+        assert held.fail(delay_ms=0, n=1, **given).word == "OK"
+    assert driver.take().view.operation == shown
+
+
+@pytest.mark.spec("R-OP-6")
+def test_a_failure_registers_a_step_that_was_not(driver: Driver) -> None:
+    driver.send()
+    held = driver.lease()
+    assert held.fail(delay_ms=0, **last(4, details=b"\0d", resume=b"\0r")).word == "OK"
+    assert driver.event_names()[-3:] == ["ATTEMPT_STARTED", "OPERATION_STARTED", "ATTEMPT_FAILED"]
+    shown = operation(driver)
+    assert (shown.key, shown.kind, shown.position, shown.attempt, shown.sequence) == ("step", "step", 1, 1, 4)
+    assert (shown.details, shown.resume, shown.on_restart) == (b"\0d", b"\0r", 1)
+    assert (driver.record().operation, driver.record().operation_at_ms, driver.due()) == (1, 0, {})
+    held = driver.take()
+    assert held.view.operation == shown
+    assert held.fail(delay_ms=0, **last(1, progress=FETCH)).word == "OK"
+    assert (operation(driver).sequence, operation(driver).resume) == (1, b"\0r"), "the resume point stays"
+
+
+@pytest.mark.spec("R-OP-6")
+def test_an_old_report_is_passed_over_and_a_wrong_one_refused(driver: Driver) -> None:
+    held = begun(driver, timeout_ms=100_000)
+    held.report(5, resume=b"\0five")
+    driver.later(30_000)
+    for given in (last(6, "other"), last(6, position=2)):
+        refused = held.fail(**given)
+        assert (refused.word, refused.state) == ("WRONG_STATE", "operation")
+        assert driver.head() == "RUNNING"
+        assert driver.due()["lease:a"] == driver.now + 60_000, "a sign of life all the same"
+    assert held.fail(**last(5, resume=b"\0other")).word == "OK"
+    assert operation(driver).resume == b"\0five"
+
+
+@pytest.mark.spec("R-OP-6")
+def test_a_failure_above_the_saved_steps_is_not_of_the_next_one(driver: Driver) -> None:
+    held = begun(driver)
+    held.checkpoint()
+    with driver.unchanged():
+        assert held.fail(**last(1)).state == "operation"
+    assert held.fail(**last(1, "two", 2)).word == "OK"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from pawl.v1 import worker_service_pb2 as pb
-from pawl.v1.instance_pb2 import INSTANCE_STATUS_ACTIVE, Instance
+from pawl.v1.instance_pb2 import INSTANCE_STATUS_ACTIVE, INSTANCE_STATUS_BLOCKED, Instance
 from pawl.v1.instance_service_pb2 import GetInstanceRequest
-from pawl.v1.operation_pb2 import ON_RESTART_RETRY, OnRestart, Operation, Progress
+from pawl.v1.operation_pb2 import ON_RESTART_PARK, ON_RESTART_RETRY, OnRestart, Operation, Progress
 from pawl.v1.payload_pb2 import Payload
-from pawl.v1.turn_pb2 import TURN_STATE_BACKOFF, TURN_STATE_RUNNING
-from pawl.v1.turn_service_pb2 import GetTurnRequest, ListTurnsRequest
+from pawl.v1.turn_pb2 import TURN_STATE_BACKOFF, TURN_STATE_QUEUED, TURN_STATE_RUNNING, TURN_STATE_UNCERTAIN
+from pawl.v1.turn_service_pb2 import GetTurnRequest, ListTurnsRequest, ResolveStepRequest
 from tests.support.api import CALL_S, Api, json
 from tests.support.raw_worker import Answer
 from tests.support.stream import (
@@ -203,6 +203,55 @@ def payload_report(**payloads: Any) -> dict[str, Any]:
     return {"report_progress": pb.ReportProgress(position=1, key="k", sequence=1, **payloads)}
 
 
+@answers(
+    no("INVALID_FIELD", field="fail.last_progress.sequence"),
+    no("LIMIT_EXCEEDED", limit="resume_bytes", value=str(RESUME + 1), max=str(RESUME)),
+    no("WRONG_STATE", state="operation"),
+    *[ok(state="TURN_STATE_QUEUED")] * 2,
+    no("BODY_CONFLICT"),
+    DONE,
+)
+async def the_last_report_of_a_failure(play: Play) -> list[Answer]:
+    turn = await play.turn_given()
+    do = play.worker.do
+
+    def failed(sequence: int = 1, **report: Any) -> dict[str, Any]:
+        return fail(delay_ms=0, last=report_progress(sequence, **report)["report_progress"])
+
+    got = [
+        await do(turn, failed(0), n=1),
+        await do(turn, failed(resume=b"x" * (RESUME + 1)), n=1),
+        await do(turn, failed(position=2), n=1),
+        await do(turn, failed(phase="half", details=b"d", resume=b"page 5"), n=1),
+        await do(turn, failed(phase="half", details=b"d", resume=b"page 5"), n=1),
+        await do(turn, failed(phase="half", details=b"d", resume=b"page 6"), n=1),
+    ]
+    again = await play.worker.turn()
+    last = again.operation
+    assert (last.key, last.kind, last.sequence, last.progress.phase) == ("step", "step", 1, "half")
+    assert (last.details, last.resume) == (json(b"d"), json(b"page 5"))
+    return [*got, await do(again, finish())]
+
+
+@answers(STARTED, ok(), no("LEASE_ENDED", how="released"), DONE)
+async def a_step_of_unknown_outcome(play: Play) -> list[Answer]:
+    turn = await play.turn_given()
+    do = play.worker.do
+    got = [await do(turn, start_operation(on_restart=ON_RESTART_PARK)), await do(turn, release())]
+    shown = await play.turn_of()
+    assert (shown.state, shown.operation.active) == (TURN_STATE_UNCERTAIN, False)
+    assert (await instance_of(play)).status == INSTANCE_STATUS_BLOCKED
+    got.append(await do(turn, checkpoint("step"), n=2))
+    request = ResolveStepRequest(instance_id=play.id, turn=1, key="step", output=json(b"known"))
+    assert (await play.api.turns.ResolveStep(request, timeout=CALL_S)).state == TURN_STATE_QUEUED
+    again = await play.worker.turn()
+    [step] = again.steps
+    assert (step.key, step.output, step.resolved) == ("step", json(b"known"), True)
+    assert (await play.turn_of()).steps[0] == step
+    assert not again.HasField("operation")
+    return [*got, await do(again, finish())]
+
+
 FINE: tuple[dict[str, Any], ...] = (
     report_progress(1, phase="p" * 80, done=0, total=0, unit="kB_2 of-x"),
     report_progress(2, phase="é", done=7, total=3, unit="Ü" * 32),
@@ -282,7 +331,16 @@ async def leases_of_the_past(play: Play) -> list[Answer]:
 
 
 @pytest.mark.spec(
-    "R-OP-1", "R-OP-2", "R-OP-3", "R-OP-4", "R-PROGRESS-1", "R-PROGRESS-2", "R-PROGRESS-3", "R-WORKER-1"
+    "R-OP-1",
+    "R-OP-2",
+    "R-OP-3",
+    "R-OP-4",
+    "R-OP-6",
+    "R-PROGRESS-1",
+    "R-PROGRESS-2",
+    "R-PROGRESS-3",
+    "R-UNCERTAIN-1",
+    "R-WORKER-1",
 )
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_every_way_gets_the_same_answers(api: Api, scenario: str) -> None:

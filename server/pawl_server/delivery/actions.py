@@ -50,7 +50,8 @@ def _send_checkpoint(leases: Leases, partition: int, item: Any, done: Done, cont
 
 
 def _send_fail(leases: Leases, partition: int, item: Any, done: Done, context: Any) -> None:
-    leases.fail(partition, item, done, context, len(item.details))
+    size = len(item.details) + len(item.op_details) + len(item.op_resume)
+    leases.fail(partition, item, done, context, size)
 
 
 def _send_release(leases: Leases, partition: int, item: Any, done: Done, context: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from hashlib import blake2b
 from struct import Struct
+from typing import Any
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.operation_pb2 import OnRestart, Progress
@@ -39,6 +40,8 @@ RELEASE_DIGEST = b"release\0"
 STEP_KIND = "step"
 NO_POLICY = {"max_attempts": 3}
 """What keeps the policy of a step from being empty, which would mean that it has none."""
+NO_REPORT: tuple[Any, ...] = (0, "", 0, b"", b"", b"", b"")
+"""In place of the last seven fields of a ReportProgressItem."""
 OPERATION_MIN = 100
 OPERATION_DEFAULT = 300 * SECOND
 """Of the timeout of a registered step, in ms."""
@@ -139,14 +142,20 @@ def fail(lease: Lease, n: int, body: pb.Fail) -> FailItem:
         if not step:
             raise InvalidField("fail.step_key", "is needed with step_retry")
         policy = pack_policy({**NO_POLICY, **read_policy("fail.step_retry.", body.step_retry, attempts=True)})
+    last: tuple[Any, ...] = NO_REPORT
+    last_digest = b""
+    if body.HasField("last_progress"):
+        report = report_progress(lease, n, body.last_progress, "fail.last_progress.")
+        last = report[4:]
+        last_digest = b"%d %d %b\0%b" % (report.position, report.sequence, report.key.encode(), report.digest)
     digest = _digest(
         stated.reason.encode(), failure.message.encode(), part, b"%d %d" % (stated.final, delay),
-        failure.cause.SerializeToString(deterministic=True), step.encode(), policy,
+        failure.cause.SerializeToString(deterministic=True), step.encode(), policy, last_digest,
     )  # fmt: skip
     return FailItem(
         lease.instance_id, lease.incarnation, lease.turn, lease.fence, n, digest,
         stated.reason, stated.message, stated.truncated, stated.details, stated.final, delay,
-        stated.cause, step, policy,
+        stated.cause, step, policy, *last,
     )  # fmt: skip
 
 
@@ -233,7 +242,7 @@ def undeliverable(lease: Lease, size: int, maximum: int) -> FailItem:
     text = f"the turn takes about {size} bytes, the worker accepts frames of at most {maximum}"
     return FailItem(
         lease.instance_id, lease.incarnation, lease.turn, lease.fence, 1, _digest(text.encode()),
-        Reason.UNDELIVERABLE.value, text, False, b"", False, -1, b"", "", b"",
+        Reason.UNDELIVERABLE.value, text, False, b"", False, -1, b"", "", b"", *NO_REPORT,
     )  # fmt: skip
 
 

@@ -181,6 +181,8 @@ def fill_turn(turn: pb.LeasedTurn, key: bytes, claimed: records.ClaimedTurn, nam
         fill_payload(step.output, saved.blob)
         fill_ms(step.save_time, saved.saved_ms)
         step.attempt = saved.attempt
+        step.wait_outcome = saved.outcome  # pyright: ignore[reportAttributeAccessIssue]
+        step.resolved = saved.resolved
     if claimed.failure is not None:
         _fill_failure(turn.last_failure, claimed.failure)
     if claimed.operation is not None:

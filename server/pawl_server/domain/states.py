@@ -59,6 +59,8 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
         TurnState.CANCELLED: "cancel",
     },
     TurnState.UNCERTAIN: {
+        TurnState.QUEUED: "the step is resolved",
+        TurnState.FAILED: "the step is resolved, as failed",
         TurnState.CANCELLED: "cancel",
     },
     TurnState.FAILED: {

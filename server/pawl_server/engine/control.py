@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pawl.v1.step_pb2 import StepDecision
 from pawl_server.domain import limits as bounds
 from pawl_server.domain.errors import BodyConflict, LimitExceeded, NotFound, Reason, Refused
 from pawl_server.domain.payload import digest_of
 from pawl_server.domain.states import TurnState
+from pawl_server.engine.failures import NO_FAILURE, StatedFailure
 from pawl_server.store import scripts_gen
 from pawl_server.store.script_call import Result
 
@@ -36,6 +38,17 @@ class Target(NamedTuple):
     """0: any life of the id."""
     attempt: int = 0
     """Attempt that the caller saw; 0: any."""
+
+
+class Decision(NamedTuple):
+    """What somebody decided about a step that may have happened."""
+
+    key: str
+    kind: StepDecision.ValueType
+    digest: bytes
+    output: bytes = b""
+    """Blob, to be saved."""
+    failure: StatedFailure = NO_FAILURE
 
 
 class Control:
@@ -67,6 +80,29 @@ class Control:
     async def park(self, target: Target) -> int:
         """Sets a failed turn aside; engine ms of that."""
         return (await self._call(scripts_gen.park, "park", target, **_seen(target))).finished_ms
+
+    async def resolve_step(self, target: Target, decision: Decision) -> int:
+        """Decides about the step of an uncertain turn; the state of the turn after that."""
+        limits, failure = self._engine.limits, decision.failure
+        call = self._call(
+            scripts_gen.resolve_step,
+            f"resolve_step {decision.key} {decision.kind} {decision.digest.hex()}",
+            target,
+            **_seen(target),
+            max_steps=limits.steps_per_turn,
+            max_step=limits.step_output_bytes,
+            max_turn=limits.turn_bytes,
+            key=decision.key,
+            decision=decision.kind,
+            output=decision.output,
+            reason=failure.reason,
+            message=failure.message,
+            truncated=failure.truncated,
+            details=failure.details,
+            final=failure.final,
+            cause=failure.cause,
+        )
+        return (await call).state
 
     async def cancel(self, target: Target) -> scripts_gen.CancelOk:
         """Ends an unfinished turn."""
@@ -170,7 +206,10 @@ def _wrong_state(target: Target, reply: Any) -> Refused:
     state = TurnState(reply.state).name
     attempt = getattr(reply, "attempt", 0)
     metadata = {"state": state}
-    if attempt:
+    if key := getattr(reply, "key", ""):
+        metadata["key"] = key
+        text = f"the step is {key}"
+    elif attempt:
         metadata["attempt"] = str(attempt)
         text = f"turn {target.turn} is at attempt {attempt}, not {target.attempt}"
     else:

@@ -30,6 +30,9 @@ class StatedFailure(NamedTuple):
     final: bool
 
 
+NO_FAILURE = StatedFailure("", "", False, b"", b"", False)
+
+
 def read_failure(field: str, failure: Failure) -> StatedFailure:
     """Checks a failure; `field` is its path.
 

@@ -46,6 +46,8 @@ def step(position: int, record: StepRecord) -> Step:
         output=payload(record.blob),
         save_time=timestamp(record.saved_ms),
         attempt=record.attempt,
+        wait_outcome=record.outcome,  # pyright: ignore[reportArgumentType]
+        resolved=record.resolved,
     )
 
 

@@ -13,7 +13,8 @@ from google.protobuf.duration_pb2 import Duration
 from pawl.v1.instance_service_pb2 import InstanceSpec, ListInstancesRequest
 from pawl.v1.message_service_pb2 import SendMessageRequest
 from pawl.v1.payload_pb2 import Payload
-from pawl.v1.turn_service_pb2 import RedriveAllParkedRequest
+from pawl.v1.step_pb2 import StepDecision
+from pawl.v1.turn_service_pb2 import RedriveAllParkedRequest, ResolveStepRequest
 from pawl.v1.workflow_type_pb2 import ExhaustionPolicy, WorkflowType
 from pawl_server.domain import limits as bounds
 from pawl_server.domain.errors import InvalidField, LimitExceeded
@@ -21,7 +22,8 @@ from pawl_server.domain.ids import check_id, check_optional_id, check_own_id, ch
 from pawl_server.domain.limits import Limits
 from pawl_server.domain.payload import check_payload, digest_of, payload_digest, payload_parts, to_blob
 from pawl_server.domain.times import DAY, HOUR, SECOND, duration_ms, timestamp_ms
-from pawl_server.engine.control import Target
+from pawl_server.engine.control import Decision, Target
+from pawl_server.engine.failures import read_failure
 from pawl_server.engine.inbox import SendItem
 from pawl_server.engine.instances import CreateItem, Wanted
 from pawl_server.engine.listing import STATUSES
@@ -88,6 +90,28 @@ def _comment(text: str) -> str:
 def failed_target(request: Any) -> Target:
     """Whom a decision about a failed turn is about."""
     return target(request)._replace(attempt=_within("attempt", request.attempt, 0, 1 << 30))
+
+
+def decision(request: ResolveStepRequest) -> Decision:
+    """What was decided about a step."""
+    key = check_id("key", request.key)
+    kind = request.WhichOneof("decision")
+    if kind == "output":
+        output = request.output
+        check_payload("output", output.encoding, output.digest)
+        digest = payload_digest(output.encoding, output.data, output.digest)
+        return Decision(key, _SAVE, digest, to_blob(output.encoding, output.data))
+    if kind == "failure":
+        stated = read_failure("failure", request.failure)
+        digest = digest_of(request.failure.SerializeToString(deterministic=True))
+        return Decision(key, _FAIL, digest, failure=stated)
+    if not request.retry:
+        raise InvalidField("decision", "is missing: output, retry or failure")
+    return Decision(key, _RETRY, b"")
+
+
+_SAVE, _RETRY = StepDecision.STEP_DECISION_SAVE, StepDecision.STEP_DECISION_RETRY
+_FAIL = StepDecision.STEP_DECISION_FAIL
 
 
 def redrive_wanted(request: RedriveAllParkedRequest) -> Redrive:

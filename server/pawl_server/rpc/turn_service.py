@@ -66,6 +66,14 @@ class TurnService:
         return pb.ParkTurnResponse(finish_time=timestamp(finished_ms))
 
     @unary(sheds=False)
+    async def ResolveStep(self, request: pb.ResolveStepRequest, context: Context) -> pb.ResolveStepResponse:
+        """Decides about the step of an uncertain turn."""
+        state = await self._engine.control.resolve_step(
+            convert.failed_target(request), convert.decision(request)
+        )
+        return pb.ResolveStepResponse(state=cast("TurnState.ValueType", state))
+
+    @unary(sheds=False)
     async def CancelTurn(self, request: pb.CancelTurnRequest, context: Context) -> pb.CancelTurnResponse:
         """Ends an unfinished turn."""
         done = await self._engine.control.cancel(convert.target(request))

@@ -168,6 +168,10 @@ class StepRecord(NamedTuple):
     digest: bytes
     saved_ms: int
     attempt: int
+    outcome: int = 0
+    """WaitOutcome, of a step that was a wait."""
+    resolved: bool = False
+    """Whether somebody else than its worker said what it gave."""
 
 
 def step_record(raw: bytes) -> StepRecord:
@@ -176,7 +180,8 @@ def step_record(raw: bytes) -> StepRecord:
 
 
 def _step(s: list[Any]) -> StepRecord:
-    return StepRecord(s[1].decode(), s[2].decode(), s[3], s[4], s[5], s[6])
+    more = (s[7], bool(s[8])) if len(s) > 8 else ()
+    return StepRecord(s[1].decode(), s[2].decode(), s[3], s[4], s[5], s[6], *more)
 
 
 class FailureRecord(NamedTuple):

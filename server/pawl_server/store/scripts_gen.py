@@ -978,6 +978,13 @@ class FailItem(NamedTuple):
     cause: bytes  # what caused it; empty for nothing
     step_key: str  # step that failed; empty for none
     step_policy: bytes  # retry policy of the step, see lib/policy.lua; empty for none
+    op_position: int  # place of the registered step, whose last report comes with it; 0 for none
+    op_key: str  # its key
+    op_sequence: int  # number of the report
+    op_digest: bytes  # digest of the report
+    op_progress: bytes  # packed progress; empty for none
+    op_details: bytes  # details blob; empty for none
+    op_resume: bytes  # blob of the point to go on from; empty keeps the last one
 
 
 class FailOk(NamedTuple):
@@ -1015,7 +1022,22 @@ class FailLeaseEnded(NamedTuple):
     word = "LEASE_ENDED"
 
 
-FailReply = FailOk | FailAlready | FailGap | FailBodyConflict | FailNotFound | FailStaleFence | FailLeaseEnded
+class FailWrongState(NamedTuple):
+    state: str
+
+    word = "WRONG_STATE"
+
+
+FailReply = (
+    FailOk
+    | FailAlready
+    | FailGap
+    | FailBodyConflict
+    | FailNotFound
+    | FailStaleFence
+    | FailLeaseEnded
+    | FailWrongState
+)
 _FAIL_WORDS: dict[bytes, Callable[[Sequence[Any]], FailReply]] = {
     b"OK": lambda r: FailOk(int(r[1]), int(r[2])),
     b"ALREADY": lambda r: FailAlready(),
@@ -1024,6 +1046,7 @@ _FAIL_WORDS: dict[bytes, Callable[[Sequence[Any]], FailReply]] = {
     b"NOT_FOUND": lambda r: FailNotFound(),
     b"STALE_FENCE": lambda r: FailStaleFence(),
     b"LEASE_ENDED": lambda r: FailLeaseEnded(r[1].decode()),
+    b"WRONG_STATE": lambda r: FailWrongState(r[1].decode()),
 }
 FAIL: Script[FailReply] = _script("fail")
 """Records why an attempt failed and decides what comes next."""
@@ -1048,6 +1071,13 @@ def fail_args(*, now_ms: int = 0, server: str, items: Sequence[FailItem]) -> lis
             item.cause,
             item.step_key,
             item.step_policy,
+            item.op_position,
+            item.op_key,
+            item.op_sequence,
+            item.op_digest,
+            item.op_progress,
+            item.op_details,
+            item.op_resume,
         )
     return argv
 
@@ -2120,6 +2150,189 @@ async def report_progress(
     """
     argv = report_progress_args(now_ms=now_ms, server=server, items=items)
     return report_progress_decode(await p.call(REPORT_PROGRESS, argv))
+
+
+class ResolveStepOk(NamedTuple):
+    state: int
+
+    word = "OK"
+
+
+class ResolveStepBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class ResolveStepNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class ResolveStepPruned(NamedTuple):
+    word = "PRUNED"
+
+
+class ResolveStepWrongState(NamedTuple):
+    state: int
+    attempt: int
+    key: str
+
+    word = "WRONG_STATE"
+
+
+class ResolveStepLimitExceeded(NamedTuple):
+    limit: str
+    value: int
+    max: int
+
+    word = "LIMIT_EXCEEDED"
+
+
+ResolveStepReply = (
+    ResolveStepOk
+    | ResolveStepBodyConflict
+    | ResolveStepNotFound
+    | ResolveStepPruned
+    | ResolveStepWrongState
+    | ResolveStepLimitExceeded
+)
+_RESOLVE_STEP_WORDS: dict[bytes, Callable[[Sequence[Any]], ResolveStepReply]] = {
+    b"OK": lambda r: ResolveStepOk(int(r[1])),
+    b"BODY_CONFLICT": lambda r: ResolveStepBodyConflict(),
+    b"NOT_FOUND": lambda r: ResolveStepNotFound(),
+    b"PRUNED": lambda r: ResolveStepPruned(),
+    b"WRONG_STATE": lambda r: ResolveStepWrongState(int(r[1]), int(r[2]), r[3].decode()),
+    b"LIMIT_EXCEEDED": lambda r: ResolveStepLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
+}
+RESOLVE_STEP: Script[ResolveStepReply] = _script("resolve_step")
+"""Decides about the step that a turn may or may not have done."""
+
+
+def resolve_step_args(
+    *,
+    now_ms: int = 0,
+    server: str,
+    max_steps: int,
+    max_step: int,
+    max_turn: int,
+    id: str,
+    inc: int,
+    turn: int,
+    attempt: int,
+    key: str,
+    decision: int,
+    output: bytes,
+    reason: str,
+    message: str,
+    truncated: bool,
+    details: bytes,
+    final: bool,
+    cause: bytes,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> list[Arg]:
+    argv: list[Arg] = [
+        now_ms,
+        server,
+        max_steps,
+        max_step,
+        max_turn,
+        id,
+        inc,
+        turn,
+        attempt,
+        key,
+        decision,
+        output,
+        reason,
+        message,
+        int(truncated),
+        details,
+        int(final),
+        cause,
+        request_id,
+        digest,
+        comment,
+    ]
+    return argv
+
+
+def resolve_step_decode(raw: Sequence[Any]) -> Result[ResolveStepReply]:
+    return decode_result("resolve_step", raw, _RESOLVE_STEP_WORDS)
+
+
+async def resolve_step(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    max_steps: int,
+    max_step: int,
+    max_turn: int,
+    id: str,
+    inc: int,
+    turn: int,
+    attempt: int,
+    key: str,
+    decision: int,
+    output: bytes,
+    reason: str,
+    message: str,
+    truncated: bool,
+    details: bytes,
+    final: bool,
+    cause: bytes,
+    request_id: str,
+    digest: bytes,
+    comment: str,
+) -> Result[ResolveStepReply]:
+    """Decides about the step that a turn may or may not have done.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    max_steps: steps allowed per turn
+    max_step: bytes of data allowed per step output
+    max_turn: stored bytes allowed per turn
+    id: instance id
+    inc: incarnation; 0 for any
+    turn: turn number
+    attempt: attempt that the caller saw; 0 for any
+    key: step key
+    decision: 1 to save, 2 to run it again, 3 to fail; as in pawl.v1.StepDecision
+    output: output blob, to save
+    reason: machine-readable cause, to fail; as the next five
+    message: human-readable text
+    truncated: whether the text was cut
+    details: details blob; empty for none
+    final: whether trying again is useless
+    cause: what caused it; empty for nothing
+    request_id: idempotency id; may be empty
+    digest: digest of the request
+    comment: text for the ledger
+    """
+    argv = resolve_step_args(
+        now_ms=now_ms,
+        server=server,
+        max_steps=max_steps,
+        max_step=max_step,
+        max_turn=max_turn,
+        id=id,
+        inc=inc,
+        turn=turn,
+        attempt=attempt,
+        key=key,
+        decision=decision,
+        output=output,
+        reason=reason,
+        message=message,
+        truncated=truncated,
+        details=details,
+        final=final,
+        cause=cause,
+        request_id=request_id,
+        digest=digest,
+        comment=comment,
+    )
+    return resolve_step_decode(await p.call(RESOLVE_STEP, argv))
 
 
 class ResumeOk(NamedTuple):
@@ -3820,6 +4033,7 @@ SCRIPTS: dict[str, Script[Any]] = {
     "release": RELEASE,
     "renew": RENEW,
     "report_progress": REPORT_PROGRESS,
+    "resolve_step": RESOLVE_STEP,
     "resume": RESUME,
     "retry": RETRY,
     "send": SEND,

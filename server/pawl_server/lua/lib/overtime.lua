@@ -15,6 +15,20 @@ local function operation_start(u, now, position, key, kind, timeout_ms, heartbea
   return o
 end
 
+-- Takes in the report that came with a failure, of a step that may not have been registered yet; nil, or the refusal.
+local function operation_last(u, now, position, key, sequence, digest, progress, details, resume)
+  local r = u.r
+  local o = r[OP] > OP_LEFT and operation_get(u) or nil
+  if position ~= r[STEPS] + 1 or o and o[O_KEY] ~= key then
+    return { 'WRONG_STATE', 'operation' }
+  end
+  o = o or operation_start(u, now, position, key, 'step', 0, 0, 1)
+  if sequence > o[O_SEQUENCE] then
+    operation_report(u, now, o, sequence, digest, progress, details, resume)
+  end
+  return nil
+end
+
 -- The attempt ended in a step that must not be repeated unseen: the turn waits until somebody has decided.
 local function attempt_uncertain(u, now)
   local r = u.r

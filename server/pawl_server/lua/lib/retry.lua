@@ -34,6 +34,16 @@ local function failure_round(u)
   end
 end
 
+-- Grants another round of attempts.
+local function attempt_round(u)
+  local r = u.r
+  r[EXTRA] = counted_failures(u)
+  r[FAILING_MS] = 0
+  failure_round(u)
+  r[LOST_EXTRA] = r[LOST]
+  r[DELIVERIES] = 0
+end
+
 local function attempt_count(u)
   local r = u.r
   r[FAILURES] = r[FAILURES] + 1
@@ -64,6 +74,14 @@ local function attempt_step_failed(u, now, reason, delay, step, packed)
     delay = policy_delay(u, policy, row)
   end
   return row >= policy[P_ATTEMPTS] or policy_ends(u, policy, now, reason, delay), delay, row
+end
+
+-- Whether no attempt is left.
+local function attempt_none(u, now)
+  local r = u.r
+  return counted_failures(u) >= max_attempts(u)
+    or r[LOST] >= MAX_LOST + r[LOST_EXTRA]
+    or r[FAILING_MS] > 0 and policy_ends(u, policy_load(u), now, '', 0)
 end
 
 -- The state of a turn that fails for good, by the policy of its type.

@@ -1,5 +1,6 @@
 --!include unit limits ledger operation
--- Saved steps: `<turn>.<position>` is a msgpack array (version, key, kind, blob, digest, engine ms, attempt); `k` lists the
+-- Saved steps: `<turn>.<position>` is a msgpack array (version, key, kind, blob, digest, engine ms, attempt, and
+-- where needed: outcome of the wait, 1 if somebody else than its worker said what it gave); `k` lists the
 -- keys of the head turn, each between zero bytes, so that a key can't be saved twice.
 
 -- The refusal, or nil and the new key list.
@@ -19,14 +20,14 @@ local function step_check(u, key, blob, max_steps, max_step, max_turn)
   return nil, keys .. key .. '\0'
 end
 
--- Counts the step and gives its record.
-local function step_add(u, key, kind, blob, digest, now)
+-- Counts the step and gives its record. `state` is that of the turn after it, RUNNING if it is left out.
+local function step_add(u, key, kind, blob, digest, now, state)
   local r = u.r
   r[STEPS] = r[STEPS] + 1
   r[BYTES] = r[BYTES] + #blob
   if r[OP] > 0 then
     operation_drop(u)
   end
-  ledger_add(u, STEP_SAVED, now, r[HEAD], RUNNING, { key, r[STEPS] })
+  ledger_add(u, STEP_SAVED, now, r[HEAD], state or RUNNING, { key, r[STEPS] })
   return { 1, key, kind, blob, digest, now, r[ATTEMPT] }
 end

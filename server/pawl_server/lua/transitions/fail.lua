@@ -17,13 +17,20 @@
 -- @item  cause      bytes  what caused it; empty for nothing
 -- @item  step_key   str    step that failed; empty for none
 -- @item  step_policy bytes  retry policy of the step, see lib/policy.lua; empty for none
+-- @item  op_position int   place of the registered step, whose last report comes with it; 0 for none
+-- @item  op_key     str    its key
+-- @item  op_sequence int   number of the report
+-- @item  op_digest  bytes  digest of the report
+-- @item  op_progress bytes packed progress; empty for none
+-- @item  op_details bytes  details blob; empty for none
+-- @item  op_resume  bytes  blob of the point to go on from; empty keeps the last one
 -- @from  RUNNING, FAILED
 -- @to    BACKOFF, QUEUED, FAILED, SKIPPED, PARKED
--- @reply OK(state int, delay_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
--- @emits ATTEMPT_STARTED, ATTEMPT_FAILED, TURN_FAILED, TURN_ADMITTED, TURN_EXPIRED, TURN_PARKED, TURN_READY, TURN_SKIPPED, ATTEMPT_EXPIRED, TURN_UNCERTAIN
+-- @reply OK(state int, delay_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | WRONG_STATE(state str)
+-- @emits ATTEMPT_STARTED, OPERATION_STARTED, ATTEMPT_FAILED, TURN_FAILED, TURN_ADMITTED, TURN_EXPIRED, TURN_PARKED, TURN_READY, TURN_SKIPPED, ATTEMPT_EXPIRED, TURN_UNCERTAIN
 -- @oom   allow
 -- @spec  R-FAIL-1, R-FAIL-2, R-FAIL-3, R-CMD-1, R-POLICY-1, R-RETRY-2
---!include command retry commit
+--!include command retry overtime commit
 
 local now = meta_load(now_ms)
 local replies = {}
@@ -32,8 +39,16 @@ for at = FIRST, LAST, STRIDE do
   local u = settled_load(now, server, id)
   local reply = command_begin(u, inc, turn, fence, n, digest, now)
   if not reply then
-    local r = u.r
     lease_accept(u, now)
+    if op_position > 0 then
+      reply =
+        operation_last(u, now, op_position, op_key, op_sequence, op_digest, op_progress, op_details, op_resume)
+    end
+    if reply then
+      lease_alive(u, now)
+    end
+  end
+  if not reply then
     local exhausted, delay, row
     if step_policy ~= '' then
       exhausted, delay, row = attempt_step_failed(u, now, reason, delay_ms, step_key, step_policy)

@@ -64,7 +64,7 @@ local function stands(member)
   elseif kind == 'busy' then
     return u.r[PENDING] > 0 and unit_member(u) == member
   elseif kind == 'failed' then
-    return u.r[STATE] == FAILED and unit_member(u) == member
+    return (u.r[STATE] == FAILED or u.r[STATE] == UNCERTAIN) and unit_member(u) == member
   elseif kind == 'paused' then
     return has_bit(u.r[FLAGS], 1) and unit_member(u) == member
   elseif kind == 'ready' then

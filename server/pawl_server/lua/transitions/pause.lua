@@ -18,7 +18,7 @@ local u, reply = control_load(now, server, id, inc, request_id, digest)
 if not reply then
   local changed = not has_bit(u.r[FLAGS], 1)
   if changed then
-    if u.r[STATE] ~= RUNNING and u.r[STATE] ~= FAILED then
+    if u.r[STATE] ~= RUNNING and u.r[STATE] ~= FAILED and u.r[STATE] ~= UNCERTAIN then
       make_unready(u)
     end
     u.r[FLAGS] = u.r[FLAGS] + 1

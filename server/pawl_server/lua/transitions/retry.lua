@@ -21,13 +21,8 @@ local now = meta_load(now_ms)
 local u, reply = control_load(now, server, id, inc, request_id, digest)
 reply = reply or control_failed(u, turn, attempt)
 if not reply then
-  local r = u.r
   make_unready(u)
-  r[EXTRA] = counted_failures(u)
-  r[FAILING_MS] = 0
-  failure_round(u)
-  r[LOST_EXTRA] = r[LOST]
-  r[DELIVERIES] = 0
+  attempt_round(u)
   transition(u, QUEUED)
   ledger_add(u, TURN_RETRIED, now, turn, QUEUED, comment)
   make_ready(u, now, server)
