@@ -17,7 +17,7 @@ SECTIONS = {
     "In a handler": ("pawl.context", "pawl.effects"),
     "Worker": ("pawl.worker",),
     "Client": ("pawl.client", "pawl._requests"),
-    "Values": ("pawl.models", "pawl._events"),
+    "Values": ("pawl.models", "pawl._running", "pawl._events"),
     "Errors": ("pawl.errors",),
 }
 """Modules of `pawl`'s names by section. A module that is missing here ends the generation."""

@@ -2,6 +2,17 @@
 
 from pawl._events import Event, EventCursor, EventPage, NamespaceEvent
 from pawl._requests import UNSET, Message, NewInstance
+from pawl._running import (
+    CallbackAnswer,
+    Operation,
+    Principal,
+    Progress,
+    ProgressView,
+    RedriveProgress,
+    Signal,
+    Signalled,
+    SignalWait,
+)
 from pawl.client import Client, InstanceHandle
 from pawl.context import (
     Callback,
@@ -79,6 +90,7 @@ __all__ = [
     "Callback",
     "CallbackRejected",
     "CallbackTimeout",
+    "CallbackAnswer",
     "CheckPage",
     "Client",
     "CommandGap",
@@ -104,14 +116,19 @@ __all__ = [
     "NamespaceEvent",
     "NewInstance",
     "NotFound",
+    "Operation",
     "Origin",
     "Outcome",
     "Overloaded",
     "Page",
     "PawlError",
     "PayloadError",
+    "Principal",
+    "Progress",
+    "ProgressView",
     "Pruned",
     "Received",
+    "RedriveProgress",
     "ReplayError",
     "Retention",
     "RetryPolicy",
@@ -122,6 +139,9 @@ __all__ = [
     "Sent",
     "ServerError",
     "ServerInfo",
+    "Signal",
+    "SignalWait",
+    "Signalled",
     "StaleFence",
     "Step",
     "StepError",

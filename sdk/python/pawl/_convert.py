@@ -6,8 +6,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from pawl._reasons import refusal_error
+from pawl._running import (
+    Operation,
+    Principal,
+    Progress,
+    ProgressView,
+    RedriveProgress,
+    Signal,
+    SignalWait,
+)
 from pawl.models import (
     BacklogEntry,
     CheckPage,
@@ -32,10 +43,16 @@ from pawl.v1 import (
     failure_pb2,
     instance_pb2,
     message_service_pb2,
+    operation_pb2,
+    signal_pb2,
     step_pb2,
     turn_pb2,
+    turn_service_pb2,
     workflow_type_pb2,
 )
+
+REJECTION = "pawl/failure"
+"""Encoding of what a callback was rejected with: the bytes of a Failure."""
 
 
 def time_of(stamp: Timestamp) -> datetime | None:
@@ -93,6 +110,83 @@ def step_of(message: step_pb2.Step) -> SavedStep:
         save_time=time_of(message.save_time),
         attempt=message.attempt,
         output_payload=message.output,
+        wait_outcome=_word(step_pb2.WaitOutcome, message.wait_outcome, "WAIT_OUTCOME_")
+        if message.wait_outcome
+        else "",
+        resolved=message.resolved,
+        failure=_rejection(message.output),
+    )
+
+
+def _rejection(payload: Payload) -> Failure | None:
+    """Reads what a callback was rejected with; None for any other value."""
+    if payload.encoding != REJECTION:
+        return None
+    try:
+        return failure_of(failure_pb2.Failure.FromString(payload.data))
+    except DecodeError:
+        return None
+
+
+def principal_of(message: signal_pb2.Principal) -> Principal:
+    """Converts who did something."""
+    known = getattr(message, "class")
+    return Principal(
+        message.name, _word(signal_pb2.PrincipalClass, known, "PRINCIPAL_CLASS_") if known else ""
+    )
+
+
+def signal_of(message: signal_pb2.Signal) -> Signal:
+    """Converts a signal, or the result of a callback."""
+    return Signal(
+        signal_id=message.signal_id,
+        name=message.name,
+        callback_key=message.callback_key,
+        rejected=message.rejected,
+        receive_time=time_of(message.receive_time),
+        sender=principal_of(message.sender),
+        consumed_position=message.consumed_position,
+        failure=_rejection(message.value),
+        value_payload=_payload(message, "value"),
+    )
+
+
+def wait_of(message: signal_pb2.SignalWait) -> SignalWait:
+    """Converts what a turn waits for."""
+    return SignalWait(
+        key=message.key,
+        name=message.name,
+        callback=message.callback,
+        deadline=time_of(message.deadline),
+        start_time=time_of(message.start_time),
+    )
+
+
+def progress_of(message: operation_pb2.Progress) -> Progress:
+    """Converts progress."""
+    total = message.total if message.HasField("total") else None
+    return Progress(message.phase, message.done, total, message.unit)
+
+
+def operation_of(message: operation_pb2.Operation) -> Operation:
+    """Converts a registered step."""
+    return Operation(
+        key=message.key,
+        kind=message.kind,
+        position=message.position,
+        attempt=message.attempt,
+        active=message.active,
+        start_time=time_of(message.start_time),
+        deadline=time_of(message.deadline),
+        heartbeat_deadline=time_of(message.heartbeat_deadline),
+        sequence=message.sequence,
+        report_time=time_of(message.report_time),
+        progress=progress_of(message.progress) if message.HasField("progress") else None,
+        on_restart=_word(operation_pb2.OnRestart, message.on_restart, "ON_RESTART_")
+        if message.on_restart
+        else "RETRY",
+        details_payload=_payload(message, "details"),
+        checkpoint_payload=_payload(message, "resume"),
     )
 
 
@@ -122,8 +216,26 @@ def turn_of(message: turn_pb2.Turn) -> Turn:
         expire_time=time_of(message.expire_time),
         defer_reason=message.defer_reason,
         discarded=message.discarded,
+        operation=operation_of(message.operation) if message.HasField("operation") else None,
+        wait=wait_of(message.wait) if message.HasField("wait") else None,
+        signals=tuple(signal_of(signal) for signal in message.signals),
+        total_deadline=time_of(message.total_deadline),
+        cancel_deadline=time_of(message.cancel_deadline),
         message_payload=_payload(message, "message"),
         reply_payload=_payload(message, "reply"),
+    )
+
+
+def redriven_of(message: turn_service_pb2.RedriveAllParkedResponse, before: int) -> RedriveProgress:
+    """Converts how far a redrive is; `before` turns were redriven by streams that broke."""
+    refused = message.HasField("last_refusal")
+    return RedriveProgress(
+        seen=before + message.seen,
+        redriven=before + message.redriven,
+        skipped=message.skipped,
+        refused=message.refused,
+        last_refusal=refusal_error(message.last_refusal) if refused else None,
+        done=message.done,
     )
 
 
@@ -157,6 +269,13 @@ def instance_of(message: instance_pb2.Instance) -> Instance:
         correlation_key=message.correlation_key,
         paused=message.paused,
         parked_turns=message.parked_turns,
+        progress=ProgressView(
+            progress_of(message.progress.progress),
+            time_of(message.progress.start_time),
+            time_of(message.progress.report_time),
+        )
+        if message.HasField("progress")
+        else None,
         state_payload=_payload(message, "state"),
     )
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from pawl._convert import time_of
-from pawl.v1 import event_pb2, event_service_pb2, instance_pb2, turn_pb2
+from pawl._convert import principal_of, time_of
+from pawl._running import Principal
+from pawl.v1 import event_pb2, event_service_pb2, instance_pb2, step_pb2, turn_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Event:
     comment: str = ""
     """Text of a control call."""
     key: str = ""
-    """Of STEP_SAVED and TURN_SLEEPING: key of the step."""
+    """Key of the step that was saved, sleeps, waits, was registered, may have happened or was resolved."""
     position: int = 0
     """Of STEP_SAVED: place of the step in the turn, from 1."""
     delay: timedelta | None = None
@@ -58,6 +59,20 @@ class Event:
     """Of MESSAGE_SCHEDULED and MESSAGE_CANCELLED."""
     new_turn: int = 0
     """Of TURN_REDRIVEN: the turn that the message became; 0 if it was dropped."""
+    name: str = ""
+    """Of TURN_WAITING and SIGNAL_RECEIVED: name of the signal; empty for a callback."""
+    signal_id: str = ""
+    """Of SIGNAL_RECEIVED: id given by the sender; empty for a callback."""
+    callback_key: str = ""
+    """Of SIGNAL_RECEIVED: key of the callback; empty for a signal."""
+    sender: Principal | None = None
+    """Of SIGNAL_RECEIVED: who sent it."""
+    timeout: timedelta | None = None
+    """Of TURN_WAITING: how long at most; None for any time."""
+    kind: str = ""
+    """Of OPERATION_STARTED: what the step does."""
+    decision: str = ""
+    """Of STEP_RESOLVED: "SAVE", "RETRY" or "FAIL"; may grow."""
 
     @property
     def cursor(self) -> EventCursor:
@@ -91,12 +106,6 @@ class NamespaceEvent:
 def event_of(message: event_pb2.Event) -> Event:
     """Converts an event."""
     kind = message.WhichOneof("detail")
-    detail: Any = getattr(message, kind) if kind else None
-    names = detail.DESCRIPTOR.fields_by_name if kind else ()
-    given = {name: getattr(detail, name) for name in names if name not in ("delay", "duration")}
-    for name in ("delay", "duration"):
-        if name in names:
-            given["delay"] = getattr(detail, name).ToTimedelta()
     return Event(
         instance_id=message.instance_id,
         incarnation=message.incarnation,
@@ -109,11 +118,33 @@ def event_of(message: event_pb2.Event) -> Event:
         attempt=message.attempt,
         turn_state=_word(turn_pb2.TurnState, message.turn_state, "TURN_STATE_"),
         status=_word(instance_pb2.InstanceStatus, message.status, "INSTANCE_STATUS_"),
-        **{name: value for name, value in given.items() if name in _DETAILS},
+        **(_details(getattr(message, kind)) if kind else {}),
     )
 
 
-_DETAILS = frozenset(("reason", "comment", "key", "position", "delay", "message_id", "new_turn"))
+def _details(detail: Any) -> dict[str, Any]:
+    """Gives the fields of an event's detail that this SDK knows, as values."""
+    given: dict[str, Any] = {}
+    for name in detail.DESCRIPTOR.fields_by_name:
+        if name in _SPANS:
+            if detail.HasField(name) or name != "timeout":
+                given[_SPANS[name]] = getattr(detail, name).ToTimedelta()
+        elif name == "sender":
+            given[name] = principal_of(detail.sender)
+        elif name == "decision":
+            given[name] = _word(step_pb2.StepDecision, detail.decision, "STEP_DECISION_")
+        elif name in _PLAIN:
+            given[name] = getattr(detail, name)
+    return given
+
+
+_SPANS = {"delay": "delay", "duration": "delay", "timeout": "timeout"}
+_PLAIN = frozenset(
+    (
+        *("reason", "comment", "key", "position", "message_id", "new_turn"),
+        *("name", "signal_id", "callback_key", "kind"),
+    )
+)
 
 
 def _word(enum: Any, value: int, prefix: str) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 
 from pawl._convert import set_span, time_of, turn_of
 from pawl._unset import UNSET
+from pawl._running import Principal
 from pawl.models import Sent
 from pawl.payloads import encode
+from pawl.v1 import failure_pb2, signal_pb2
 from pawl.v1 import instance_service_pb2 as instances
 from pawl.v1 import message_service_pb2 as messages
 from pawl.workflow import Workflow
@@ -96,6 +98,23 @@ def request_of(message: Message) -> messages.SendMessageRequest:
     if message.create is not None:
         request.create_if_absent.CopyFrom(spec_of(message.create))
     return request
+
+
+def sender_message(sender: Principal | None) -> signal_pb2.Principal:
+    """Says who acts; None is a program without a name. Raises ValueError for a kind that is none."""
+    stated = sender or Principal()
+    number = dict(signal_pb2.PrincipalClass.items()).get(f"PRINCIPAL_CLASS_{stated.kind or 'UNSPECIFIED'}")
+    if number is None:
+        raise ValueError(f"{stated.kind!r} is no kind of principal")
+    return signal_pb2.Principal(name=stated.name, **{"class": number})
+
+
+def failure_message(reason: str, message: str, details: Any) -> failure_pb2.Failure:
+    """Builds a failure that a caller decides on."""
+    failure = failure_pb2.Failure(reason=reason, message=message)
+    if details is not None:
+        failure.details.CopyFrom(encode(details))
+    return failure
 
 
 def sent_of(request: messages.SendMessageRequest, answer: messages.SendMessageResponse) -> Sent:

@@ -9,6 +9,7 @@ from pawl._client.aio.events import EventCalls
 from pawl._client.aio.handle import InstanceHandle
 from pawl._client.aio.instances import InstanceCalls
 from pawl._client.aio.messages import MessageCalls
+from pawl._client.aio.signals import SignalCalls
 from pawl._client.aio.turns import TurnCalls
 from pawl._requests import UNSET, Message, NewInstance
 from pawl._runtime.coalesce import Coalescer
@@ -17,7 +18,7 @@ from pawl._transport import Transport, resolve_address
 __all__ = ["UNSET", "Client", "InstanceHandle", "Message", "NewInstance"]
 
 
-class Client(InstanceCalls, MessageCalls, TurnCalls, EventCalls, AdminCalls):
+class Client(InstanceCalls, MessageCalls, TurnCalls, SignalCalls, EventCalls, AdminCalls):
     """A connection to a server, for use in one event loop. Code without one takes `pawl.sync.Client`.
 
     ```python

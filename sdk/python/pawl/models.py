@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
+from pawl._running import Operation, ProgressView, Signal, SignalWait
 from pawl.errors import TurnFailed, TurnUnfinished
 from pawl.payloads import Payload, decode
 
@@ -14,6 +15,9 @@ T = TypeVar("T")
 
 FINISHED = frozenset({"COMPLETED", "CANCELLED", "SKIPPED", "PARKED", "EXPIRED"})
 """Turn states that never change again."""
+
+BLOCKED = frozenset({"FAILED", "UNCERTAIN"})
+"""Turn states that only a decision ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,20 @@ class SavedStep:
     save_time: datetime | None
     attempt: int
     output_payload: Payload = field(repr=False)
+    wait_outcome: str = ""
+    """"RECEIVED", "TIMED_OUT" or "REJECTED", of kinds "signal" and "callback"; may grow."""
+    resolved: bool = False
+    """True if `resolve_step` saved it, not its function."""
+    failure: Failure | None = None
+    """What a callback was rejected with."""
 
     @property
     def output(self) -> Any:
-        """What the step returned. Raises PayloadError if it can't be decoded."""
-        return decode(self.output_payload)
+        """What the step returned, or what was received; None if a wait was in vain.
+
+        Raises PayloadError if it can't be decoded.
+        """
+        return None if self.wait_outcome in ("TIMED_OUT", "REJECTED") else decode(self.output_payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +97,7 @@ class Turn:
     incarnation: int
     turn: int
     state: str
-    """For example "QUEUED", "RUNNING", "SLEEPING", "BACKOFF", "FAILED" or "COMPLETED"; may grow."""
+    """For example "QUEUED", "RUNNING", "WAITING", "BACKOFF", "FAILED" or "COMPLETED"; may grow."""
     message_id: str
     origin: Origin
     attempt: int
@@ -103,6 +116,16 @@ class Turn:
     """Why its worker put it off; only while DEFERRED, and empty if the worker did not say."""
     discarded: bool
     """True if the message was dropped by `redrive_parked` with `discard`."""
+    operation: Operation | None
+    """The step that runs, as far as it is registered; of a turn that failed or backs off, the last one."""
+    wait: SignalWait | None
+    """What it waits for; only while WAITING."""
+    signals: tuple[Signal, ...]
+    """What it received, in order of arrival."""
+    total_deadline: datetime | None
+    """When it fails unless it has finished; None for never, and before it is at the head."""
+    cancel_deadline: datetime | None
+    """When its lease ends whatever its worker does; only while CANCELLING."""
     message_payload: Payload | None = field(repr=False)
     reply_payload: Payload | None = field(repr=False)
 
@@ -110,6 +133,11 @@ class Turn:
     def finished(self) -> bool:
         """True once nothing about the turn changes any more."""
         return self.state in FINISHED
+
+    @property
+    def blocked(self) -> bool:
+        """True while it waits for a decision: it has FAILED, or is UNCERTAIN. Nothing behind it runs."""
+        return self.state in BLOCKED
 
     @property
     def message(self) -> Any:
@@ -124,12 +152,12 @@ class Turn:
     def result(self) -> Any:
         """Gives the reply of a completed turn.
 
-        Raises TurnFailed if it failed or ended otherwise, TurnUnfinished if it is still to finish,
+        Raises TurnFailed if it failed, is UNCERTAIN or ended otherwise, TurnUnfinished if it goes on,
         PayloadError if the reply can't be decoded.
         """
         if self.state == "COMPLETED":
             return self.reply
-        if self.state == "FAILED" or self.finished:
+        if self.blocked or self.finished:
             reason = self.last_failure.reason if self.last_failure else ""
             text = self.last_failure.message if self.last_failure else ""
             raise TurnFailed(self.instance_id, self.turn, self.state, reason, text)
@@ -159,6 +187,8 @@ class Instance:
     correlation_key: str
     paused: bool
     parked_turns: int
+    progress: ProgressView | None
+    """Progress of the turn that runs; only by `Client.get`, and while it runs."""
     state_payload: Payload | None = field(repr=False)
 
     @property

@@ -17,6 +17,7 @@ from pawl._client.sync.events import EventCalls
 from pawl._client.sync.handle import InstanceHandle
 from pawl._client.sync.instances import InstanceCalls
 from pawl._client.sync.messages import MessageCalls
+from pawl._client.sync.signals import SignalCalls
 from pawl._client.sync.turns import TurnCalls
 from pawl._requests import UNSET, Message, NewInstance
 from pawl._transport import SyncTransport, resolve_address
@@ -24,7 +25,7 @@ from pawl._transport import SyncTransport, resolve_address
 __all__ = ["UNSET", "Client", "InstanceHandle", "Message", "NewInstance"]
 
 
-class Client(InstanceCalls, MessageCalls, TurnCalls, EventCalls, AdminCalls):
+class Client(InstanceCalls, MessageCalls, TurnCalls, SignalCalls, EventCalls, AdminCalls):
     """A connection to a server for code without an event loop, for use by any number of threads.
 
     It has the calls of `pawl.Client` under the same names, with the same parameters. What is awaited there is

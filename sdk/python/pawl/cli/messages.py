@@ -81,7 +81,7 @@ def send(
         except NotFound as error:
             text = f"{error.message}; --type and --version create it"
             raise CommandError(error.reason, text, Exit.NOT_FOUND, error.metadata) from None
-        if sent.outcome is None or sent.outcome.finished or sent.outcome.state == "FAILED":
+        if sent.outcome is None or sent.outcome.finished or sent.outcome.blocked:
             return sent, ""
         return sent, await why_unfinished(client, instance_id, sent.turn)
 

@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from pawl._requests import UNSET
+from pawl._running import Principal, Signalled
+from pawl.errors import WorkflowError
 from pawl.models import InboxEntry, Instance, Sent, Turn
 
 if TYPE_CHECKING:
@@ -105,6 +108,46 @@ class InstanceHandle:
     async def cancel(self, turn: int, *, incarnation: int = 0, comment: str = "") -> str:
         """Same as `Client.cancel_turn`."""
         return await self.client.cancel_turn(self.id, turn, incarnation=incarnation, comment=comment)
+
+    async def signal(
+        self,
+        name: str,
+        value: Any = None,
+        *,
+        turn: int | None = None,
+        id: str | None = None,  # noqa: A002 - the word of the API
+        incarnation: int = 0,
+        sender: Principal | None = None,
+    ) -> Signalled:
+        """Same as `Client.signal`."""
+        return await self.client.signal(
+            self.id, name, value, turn=turn, id=id, incarnation=incarnation, sender=sender
+        )
+
+    async def resolve_step(
+        self,
+        turn: int,
+        key: str,
+        *,
+        output: Any = UNSET,
+        retry: bool = False,
+        failure: WorkflowError | None = None,
+        attempt: int = 0,
+        incarnation: int = 0,
+        comment: str = "",
+    ) -> str:
+        """Same as `Client.resolve_step`."""
+        return await self.client.resolve_step(
+            self.id,
+            turn,
+            key,
+            output=output,
+            retry=retry,
+            failure=failure,
+            attempt=attempt,
+            incarnation=incarnation,
+            comment=comment,
+        )
 
     async def delete(self, *, incarnation: int = 0) -> bool:
         """Same as `Client.delete`."""

@@ -51,8 +51,8 @@ class MessageCalls(Connection):
                 has no turn and holds up nobody. Not together with `wait`.
             ttl: seconds or timedelta, 1 ms to 365 days: if no attempt has begun this long after admission,
                 the turn ends EXPIRED.
-            wait: seconds or timedelta to wait for the turn to finish or to fail for good; the turn is
-                `outcome` of the answer, finished or not.
+            wait: seconds or timedelta to wait for the turn to finish, fail for good or become UNCERTAIN; the
+                turn is `outcome` of the answer, finished or not.
             timeout: seconds that the call itself may take.
 
         Raises NotFound, BodyConflict, LimitExceeded, InvalidField and other ServerErrors, PayloadError.
@@ -95,7 +95,7 @@ class MessageCalls(Connection):
         incarnation: int = 0,
         timeout: float | None = None,
     ) -> Turn:
-        """Waits at most `wait` seconds until a turn is finished or has failed for good.
+        """Waits at most `wait` seconds until a turn is finished, has failed for good or is UNCERTAIN.
 
         Gives the turn without its steps, as it stands, there yet or not; `Turn.result` tells. With
         `incarnation`, raises NotFound unless the instance id still has that life. Raises NotFound, Pruned.
@@ -226,7 +226,7 @@ class MessageCalls(Connection):
         answer = await self._call(self._stubs.messages.SendMessage, with_wait, limit)
         sent = sent_of(request, answer)
         left = end - clock()
-        if sent.outcome is None or sent.outcome.finished or sent.outcome.state == "FAILED" or left <= 0:
+        if sent.outcome is None or _over(sent.outcome) or left <= 0:
             return sent
         turn = await self.await_turn(
             sent.instance_id, sent.turn, wait=left, incarnation=sent.incarnation, timeout=timeout
@@ -254,4 +254,4 @@ class MessageCalls(Connection):
 
 
 def _over(turn: Turn) -> bool:
-    return turn.finished or turn.state == "FAILED"
+    return turn.finished or turn.blocked

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from pawl._client.sync_connection import Connection, each
-from pawl._convert import turn_of, turn_state_of
+from pawl._convert import redriven_of, turn_of, turn_state_of
 from pawl._requests import new_id, type_name
+from pawl._running import RedriveProgress
+from pawl._transport.retry import Reopening
+from pawl.errors import ServerError
 from pawl.models import Page, Turn
 from pawl.v1 import turn_service_pb2 as turns
 from pawl.workflow import Workflow
@@ -205,3 +209,52 @@ class TurnCalls(Connection):
                 workflow, instance_id=instance_id, page_size=page_size, page_token=token
             )
         )
+
+    def redrive_all_parked(
+        self,
+        workflow: Workflow | str,
+        *,
+        instance_id: str = "",
+        reason: str = "",
+        discard: bool = False,
+        comment: str = "",
+        timeout: float | None = None,
+    ) -> Iterator[RedriveProgress]:
+        """Redrives, or discards, all parked turns of a type, and says after every part how far it is.
+
+        Goes on through reconnections and stopping servers; leaving the iterator ends it, and what was done
+        stays done. A turn that can't be redriven now is counted as refused, and stays parked.
+
+        Args:
+            workflow: the type.
+            instance_id: only turns of this instance; empty for all.
+            reason: only turns whose last failure has this reason; empty for any.
+            discard: drop the kept messages instead of sending them again.
+            comment: for the ledger, at most 256 bytes.
+            timeout: seconds without any answer after which it is given up.
+
+        Raises InvalidField.
+        """
+        request = turns.RedriveAllParkedRequest(
+            workflow_type=type_name(workflow),
+            instance_id=instance_id,
+            reason=reason,
+            discard=discard,
+            comment=comment,
+        )
+        before = now = 0
+        again = Reopening(timeout or self.timeout)
+        while True:
+            try:
+                redrive = self._stubs.turns.RedriveAllParked
+                with closing(self._stream(redrive, request)) as frames:
+                    for frame in frames:
+                        again = Reopening(timeout or self.timeout)
+                        now = before + frame.redriven
+                        yield redriven_of(frame, before)
+                        if frame.done:
+                            return
+            except ServerError as problem:
+                again.failed(problem)
+            before = now
+            self._sleep(again.pause())
