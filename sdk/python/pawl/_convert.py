@@ -269,6 +269,7 @@ def instance_of(message: instance_pb2.Instance) -> Instance:
         correlation_key=message.correlation_key,
         paused=message.paused,
         parked_turns=message.parked_turns,
+        retry=retry_of(message.retry) if message.HasField("retry") else None,
         progress=ProgressView(
             progress_of(message.progress.progress),
             time_of(message.progress.start_time),

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pawl._convert import set_span, time_of, turn_of
-from pawl._unset import UNSET
+from pawl._convert import set_policy, set_span, time_of, turn_of
 from pawl._running import Principal
-from pawl.models import Sent
+from pawl._unset import UNSET
+from pawl.models import RetryPolicy, Sent
 from pawl.payloads import encode
 from pawl.v1 import failure_pb2, signal_pb2
 from pawl.v1 import instance_service_pb2 as instances
@@ -37,6 +37,8 @@ class NewInstance:
     """At most 16 words to find the instance by."""
     correlation_key: str = ""
     """One word to find the instance by; need not be unique."""
+    retry: RetryPolicy | None = None
+    """Overrides single fields of the type's retry policy; its `max_attempts` is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ def spec_of(create: NewInstance | Workflow) -> instances.InstanceSpec:
     elif declared:
         spec.state.CopyFrom(declared.initial_state)
     set_span(spec.lease_timeout, new.lease_timeout)
+    if new.retry is not None:
+        set_policy(spec.retry, new.retry)
     return spec
 
 

@@ -187,6 +187,8 @@ class Instance:
     correlation_key: str
     paused: bool
     parked_turns: int
+    retry: RetryPolicy | None
+    """What it was created with; overrides single fields of the type's policy."""
     progress: ProgressView | None
     """Progress of the turn that runs; only by `Client.get`, and while it runs."""
     state_payload: Payload | None = field(repr=False)

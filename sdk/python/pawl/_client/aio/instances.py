@@ -9,7 +9,7 @@ from typing import Any
 from pawl._client.aio_connection import Connection, each
 from pawl._convert import instance_of, status_value
 from pawl._requests import UNSET, NewInstance, new_id, spec_of, type_name
-from pawl.models import Instance, Page
+from pawl.models import Instance, Page, RetryPolicy
 from pawl.v1 import instance_service_pb2 as instances
 from pawl.workflow import Workflow
 
@@ -28,6 +28,7 @@ class InstanceCalls(Connection):
         max_attempts: int | None = None,
         tags: Sequence[str] = (),
         correlation_key: str = "",
+        retry: RetryPolicy | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Instance:
@@ -36,7 +37,7 @@ class InstanceCalls(Connection):
         Raises BodyConflict if it exists with another type, version, state or settings, InstanceDeleted if
         `request_id` created a life of the id that was deleted within the last day.
         """
-        new = NewInstance(workflow, version, state, lease_timeout, max_attempts, tags, correlation_key)
+        new = NewInstance(workflow, version, state, lease_timeout, max_attempts, tags, correlation_key, retry)
         request = instances.CreateInstanceRequest(
             instance_id=instance_id, spec=spec_of(new), request_id=request_id or ""
         )
