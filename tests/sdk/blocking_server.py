@@ -17,13 +17,17 @@ from tests.sdk.fake_server import ok
 
 
 class BlockingServer(WorkerServiceServicer):
-    """Leases one turn, acknowledges every command, records renewals."""
+    """Leases one turn, acknowledges every command, records renewals.
+
+    `early` is what steps say by unary calls.
+    """
 
     def __init__(self, turn: work.LeasedTurn) -> None:
         self.address = ""
         self.commands: list[work.Command] = []
         self.renewals: list[work.RenewLeasesRequest] = []
         self.renewed: Callable[[bytes], work.RenewResult] = lambda lease: work.RenewResult(lease=lease)
+        self.early: list[Any] = []
         self._turn = turn
 
     def Work(self, request_iterator: Any, context: Any) -> Iterator[work.WorkResponse]:
@@ -53,6 +57,14 @@ class BlockingServer(WorkerServiceServicer):
     def RenewLeases(self, request: Any, context: Any) -> work.RenewLeasesResponse:
         self.renewals.append(request)
         return work.RenewLeasesResponse(results=[self.renewed(lease) for lease in request.leases])
+
+    def StartOperation(self, request: Any, context: Any) -> work.StartOperationResponse:
+        self.early.append(request)
+        return work.StartOperationResponse()
+
+    def ReportProgress(self, request: Any, context: Any) -> work.ReportProgressResponse:
+        self.early.append(request)
+        return work.ReportProgressResponse()
 
     def AdoptLeases(self, request: Any, context: Any) -> work.AdoptLeasesResponse:
         raise NotImplementedError

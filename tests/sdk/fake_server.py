@@ -260,12 +260,24 @@ def ok(command: work.Command) -> work.CommandResult:
     result = work.CommandResult(lease=command.lease, n=command.n)
     if command.HasField("checkpoint"):
         result.checkpoint.position = command.n
+    _name_early(result, command)
     return result
+
+
+def _name_early(result: work.CommandResult, command: work.Command) -> None:
+    """What tells the answers of a step's reports apart."""
+    if command.HasField("start_operation"):
+        result.start_operation.position = command.start_operation.position
+    elif command.HasField("report_progress"):
+        result.report_progress.position = command.report_progress.position
+        result.report_progress.sequence = command.report_progress.sequence
 
 
 def refuse(command: work.Command, reason: str, **metadata: str) -> work.CommandResult:
     """Refusal of a command."""
-    return work.CommandResult(lease=command.lease, n=command.n, refusal=refusal(reason, **metadata))
+    result = work.CommandResult(lease=command.lease, n=command.n, refusal=refusal(reason, **metadata))
+    _name_early(result, command)
+    return result
 
 
 def fleet(*servers: FakeServer) -> Fleet:

@@ -41,6 +41,9 @@ class Renewer:
         self.calls.append(list(leases))
         return [self.answer(lease) for lease in leases]
 
+    def step(self, command: work.Command, timeout: float) -> None:
+        raise AssertionError("no step has anything to say")
+
     def warm(self, timeout: float) -> None:
         self.warmed += 1
 

@@ -100,6 +100,11 @@ class Worker:
             self._runtime = None
             await transport.close()
 
+    @property
+    def zombies(self) -> int:
+        """Handlers that run on although their lease is over. They take no slot."""
+        return self._runtime.zombies if self._runtime is not None else 0
+
     async def stop(self, grace: float | None = None) -> None:
         """Takes no more turns, gives those that run `grace` seconds, then ends `run`.
 

@@ -154,7 +154,7 @@ class Attempt:
         self.failing: tuple[str, RetryPolicy | None] | None = None
         """Step whose function raised last, with its retry policy."""
         self.thread_step: tuple[str, int, Options, float] | None = None
-        """Step whose function runs in a thread, and since when."""
+        """Step whose function runs in a thread, or in the loop without awaiting, and since when."""
         self.in_thread = False
         """True while a thread runs the handler."""
         self.holds_slot = True
@@ -218,6 +218,11 @@ class Attempt:
         self.check()
         if self.refused is not None:
             raise self.refused
+
+    async def saved(self) -> None:
+        """Waits until the checkpoint, if there is one, was answered, however it comes out."""
+        self._flush()
+        await self.drained()
 
     async def drained(self) -> None:
         """Waits until no command is unanswered, however it comes out."""
@@ -310,13 +315,12 @@ class Attempt:
                     operation = self.operation = Operation(self, key, position, options)
         return operation
 
-    def look_at_step(self) -> None:
-        """Now and then: has the server know of a step that runs for long."""
+    def long_step(self) -> Operation | None:
+        """The step that runs, if it has reported something or has run for long."""
         step = self.thread_step
         if step is not None and time.monotonic() - step[3] >= step[2].register_after:
-            self.begin_step(*step[:3])
-        if self.operation is not None:
-            self.operation.nudge()
+            return self.begin_step(*step[:3])
+        return self.operation
 
     def stop_step(self) -> None:
         """The step that runs, if there is one, is over."""

@@ -26,6 +26,7 @@ from pawl.v1.worker_service_pb2 import Fail
 
 MAX_MESSAGE_BYTES = 2048
 MAX_DETAILS_BYTES = 8 * 1024
+MAX_CAUSES = 8
 MAX_RETRY_DELAY = 86_400.0
 LASTING = (BodyConflict, InvalidField, LimitExceeded, Unimplemented, WrongState)
 """Refusals that repeat whenever the same code runs again."""
@@ -47,6 +48,16 @@ def failure_message(reason: str, message: str, *, permanent: bool = False, detai
     return failure
 
 
+def _add_causes(failure: Failure, error: BaseException) -> None:
+    """Adds what an exception was raised from, and so on; the server keeps what fits."""
+    place, seen = failure, {id(error)}
+    while (cause := error.__cause__) is not None and len(seen) <= MAX_CAUSES and id(cause) not in seen:
+        seen.add(id(cause))
+        reason = getattr(cause, "reason", None) or type(cause).__name__
+        place.cause.CopyFrom(failure_message(str(reason), str(cause) or repr(cause)))
+        place, error = place.cause, cause
+
+
 def refused_failure(error: ServerError) -> Failure:
     """Failure of a turn whose command was refused; for good, if another attempt would meet the same."""
     return failure_message(error.reason or error.code, error.message, permanent=isinstance(error, LASTING))
@@ -54,6 +65,12 @@ def refused_failure(error: ServerError) -> Failure:
 
 def fail_of(error: BaseException) -> Fail:
     """Says how an exception of a handler fails its attempt."""
+    fail = _fail_of(error)
+    _add_causes(fail.failure, error)
+    return fail
+
+
+def _fail_of(error: BaseException) -> Fail:
     text = str(error) or repr(error)
     if isinstance(error, WorkflowError):
         return _with_details(error.reason, text, error.details, permanent=True)

@@ -210,8 +210,11 @@ class Operation:
         return start
 
     def blocked(self) -> Command | None:
-        """For the watchdog, while the loop is blocked: the command to send in its place, if one is due."""
-        if self._closed or self.sent_on is not None:
+        """For the watchdog, while the loop is blocked: the command to send in its place, if one is due.
+
+        It may wait in the queue of a stream; a repeat changes nothing.
+        """
+        if self._closed:
             return None
         if self.command is None:
             if self._state == _NEW and time.monotonic() - self._began < self.options.register_after:

@@ -136,8 +136,8 @@ class Runtime:
         if self._ticker is not None:
             self._ticker.cancel()
         self._watchdog.tick()
-        for attempt in list(self._attempts.values()):
-            attempt.look_at_step()
+        for operation in self._steps():
+            operation.nudge()
         self._ticker = self.loop.call_later(self._watchdog.tick_interval, self._tick)
 
     # Streams: what Links asks and says.
@@ -398,8 +398,8 @@ class Runtime:
         return [a.lease for a in list(self._attempts.values()) if a.task is not None and not a.task.done()]
 
     def _steps(self) -> list[Operation]:
-        """For the watchdog: steps that run, as far as the server may have to hear of them."""
-        found = [attempt.operation for attempt in list(self._attempts.values())]
+        """Steps that run, as far as the server may have to hear of them. For the watchdog's thread, too."""
+        found = [attempt.long_step() for attempt in list(self._attempts.values())]
         return [operation for operation in found if operation is not None]
 
     def _over_from_thread(self, lease: bytes, error: ServerError) -> None:

@@ -345,13 +345,16 @@ class TurnContext(_Base, Context):
                 await attempt.begin_step(key, position, options).registered()
                 attempt.check_start()
             wants = self._wants_step(key, fn)
+            attempt.thread_step = (key, position, options, time.monotonic())
             value = fn(StepHandle(attempt, key, position, options)) if wants else fn()
+            attempt.thread_step = None
             if hasattr(value, "__await__"):
                 value = await _within(attempt, key, position, value, options)
             checkpoint, value = self._checkpoint(key, options, value, fn)
             self._end_step()
             attempt.hold(checkpoint)
         except BaseException as error:
+            attempt.thread_step = None
             self._failed(key, options, error)
             raise
         self._passed(key)
