@@ -62,8 +62,11 @@ class Executor:
             except BaseException as error:
                 await self._failed(attempt, error)
         except (AttemptEnded, asyncio.CancelledError):
-            if attempt.releasing or (attempt.cancelling and attempt.ended is None):
+            if attempt.releasing:
                 await attempt.drained()
+                attempt.release()
+            elif attempt.cancelling and attempt.ended is None:
+                await attempt.saved()
                 attempt.release()
 
     async def _finish(self, attempt: Attempt) -> Finish:
