@@ -99,6 +99,18 @@ def _control(service: str, method: str, name: str, api: Api, value: str) -> Any:
     return getattr(getattr(api, service), method)(request)
 
 
+SIGNALS = ("SignalTurn", "SignalInstance")
+
+
+def _signal(method: str, name: str, api: Api, value: str) -> Any:
+    """Sends a signal with a value in one of its fields."""
+    request = getattr(turns, f"{method}Request")(instance_id="a", signal_id="s", name="go")
+    if method == "SignalTurn":
+        request.turn = 1
+    setattr(request, name, value)
+    return getattr(api.turns, method)(request)
+
+
 def _list_by(name: str, api: Api, value: str) -> Any:
     request = instances.ListInstancesRequest(workflow_type="t")
     setattr(request, name, value)
@@ -180,6 +192,11 @@ FIELDS = (
         RESERVED_TYPES,
     ),
     Field("session", lambda api, v: api.workers.AdoptLeases(_adopt(session=v))),
+    *(
+        Field(name, partial(_signal, method, name), RESERVED_IDS if name == "instance_id" else ())
+        for method in SIGNALS
+        for name in ("instance_id", "signal_id", "name")
+    ),
     *(
         Field(
             name,
@@ -291,12 +308,16 @@ COMMAND_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "fail.failure.reason": fail,
     "sleep.key": lambda v: {"sleep": workers.Sleep(key=v, duration=Duration(seconds=1))},
     "defer.reason": lambda v: {"defer": workers.Defer(reason=v, delay=Duration(seconds=1))},
+    "wait_signal.key": lambda v: {"wait_signal": workers.WaitSignal(key=v, name="go")},
+    "wait_signal.name": lambda v: {"wait_signal": workers.WaitSignal(key="one", name=v)},
+    "wait_signal.callback_key": lambda v: {"wait_signal": workers.WaitSignal(key="one", callback_key=v)},
 }
 MAY_BE_EMPTY = (
     "hello.workflows[0].settings.name",
     "checkpoint.kind",
     "finish.last_step.kind",
     "defer.reason",
+    "wait_signal.callback_key",
 )
 
 NO_IDS = {
@@ -315,6 +336,8 @@ NO_IDS = {
     "pawl.v1.ListInboxRequest.page_token",
     "pawl.v1.ListParkedRequest.page_token",
     "pawl.v1.WatchNamespaceRequest.cursor",
+    "pawl.v1.Principal.name",
+    "pawl.v1.ResolveCallbackRequest.token",
     *(f"pawl.v1.{call}Request.comment" for call in (*CONTROLS, "CancelMessage") if call != "DeleteInstance"),
 }
 """Text of requests that is no id."""
@@ -357,6 +380,10 @@ IDS = {
     "pawl.v1.PollTurnRequest.session",
     "pawl.v1.Sleep.key",
     "pawl.v1.Defer.reason",
+    "pawl.v1.WaitSignal.key",
+    "pawl.v1.WaitSignal.name",
+    "pawl.v1.WaitSignal.callback_key",
+    *(f"pawl.v1.{call}Request.{name}" for call in SIGNALS for name in ("instance_id", "signal_id", "name")),
     "pawl.v1.ListEventsRequest.instance_id",
     "pawl.v1.WatchEventsRequest.instance_id",
     "pawl.v1.WatchNamespaceRequest.workflow_type",

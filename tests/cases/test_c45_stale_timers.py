@@ -1,6 +1,6 @@
 """C-45: timers that outlive what they were set for.
 
-Given  instances with a retry timer, a sleep, a deferral, a lease, delayed and expiring messages.
+Given  instances with a retry timer, a sleep, a wait, a deferral, a lease, delayed and expiring messages.
 Do     cancel or delete what the timers are for, put them back as an older snapshot would, let them all fire;
        fire timers of things that never were; delete 3,000 instances with timers of every kind.
 Expect each stale firing changes nothing and is counted, the server lives on, and no timer is left behind.
@@ -36,6 +36,11 @@ def asleep(driver: Driver) -> None:
     driver.take().sleep(ms=1_000)
 
 
+def waiting(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.take().wait(ms=1_000)
+
+
 def deferred(driver: Driver) -> None:
     driver.send("a", b"1")
     driver.take().defer(1_000)
@@ -57,6 +62,7 @@ def expiring(driver: Driver) -> None:
 KINDS: dict[str, Callable[[Driver], None]] = {
     "backoff": retrying,
     "sleep": asleep,
+    "wait": waiting,
     "defer": deferred,
     "lease": leased,
     "delayed": delayed,
@@ -124,9 +130,30 @@ def test_timers_of_what_never_was_change_nothing(driver: Driver) -> None:
     driver.send("busy", b"1")
     driver.take("busy")
     sound = driver.state()
-    kinds = ("lease", "backoff", "sleep", "defer", "delayed", "expiry", "settle", "delete", "operation", "")
+    kinds = (
+        "lease",
+        "backoff",
+        "sleep",
+        "wait",
+        "defer",
+        "delayed",
+        "expiry",
+        "settle",
+        "delete",
+        "operation",
+        "",
+    )
     members = [f"{kind}:{name}" for kind in kinds for name in ("ghost", "idle", "")]
-    members += ["backoff:busy", "sleep:busy", "delete:busy", "settle:busy", "delayed:busy", "nonsense", "::"]
+    members += [
+        "backoff:busy",
+        "sleep:busy",
+        "wait:busy",
+        "delete:busy",
+        "settle:busy",
+        "delayed:busy",
+        "nonsense",
+        "::",
+    ]
     put_back(driver, dict.fromkeys(members, driver.now - 1))
     replies = driver.expire()
     assert {reply.word for reply in replies} == {"STALE"}
@@ -137,7 +164,13 @@ def test_timers_of_what_never_was_change_nothing(driver: Driver) -> None:
 @pytest.mark.spec("R-SETTLE-2", "R-EXPIRE-1")
 def test_a_timer_that_comes_too_early_is_set_anew(driver: Driver) -> None:
     """A lease that was renewed, a sleep of a later turn: the entry there is belongs to something earlier."""
-    for name, begin in (("lease", leased), ("sleep", asleep), ("delayed", delayed), ("expiry", expiring)):
+    for name, begin in (
+        ("lease", leased),
+        ("sleep", asleep),
+        ("wait", waiting),
+        ("delayed", delayed),
+        ("expiry", expiring),
+    ):
         begin(driver)
         sound = driver.state()
         put_back(driver, {f"{name}:a": driver.now})
@@ -158,12 +191,13 @@ def test_three_thousand_deletions_leave_no_timer_behind(driver: Driver) -> None:
         items = [driver.message(name, b"1", **given[at % 8]) for at, name in enumerate(names)]
         driver.call("send", items=items)
         driver.call("send", items=[driver.message(name, b"2") for name in names[::3]])
-        ends = ["sleep", "defer", "fail", "finish", "renew"]
+        ends = ["sleep", "defer", "fail", "finish", "renew", "wait"]
         for at, held in enumerate(driver.claim(50)):
-            getattr(held, ends[at % len(ends)])()
+            end = ends[at % len(ends)]
+            held.wait(ms=5_000) if end == "wait" else getattr(held, end)()
         driver.later(1)
     kinds = {member.partition(":")[0] for member in driver.due()}
-    assert kinds == {"sleep", "defer", "backoff", "lease", "delayed", "expiry", "gc"}
+    assert kinds == {"sleep", "wait", "defer", "backoff", "lease", "delayed", "expiry", "gc"}
     for number in range(INSTANCES):
         assert driver.delete(f"i{number}").deleted
     left = driver.state()
@@ -186,7 +220,9 @@ async def test_a_server_counts_them_and_goes_on(
     record, events = stored.record("a"), stored.events("a")
     stale, tags = timers.stale, [partition.tag for partition in server.engine.store.partitions]
     strangers = [
-        f"{kind}:{name}" for kind in ("lease", "backoff", "sleep", "delete") for name in ("ghost", "a")
+        f"{kind}:{name}"
+        for kind in ("lease", "backoff", "sleep", "wait", "delete")
+        for name in ("ghost", "a")
     ]
     for tag in tags:
         redis_server.call("ZADD", f"{tag}due", *(part for member in strangers for part in (1, member)))

@@ -18,6 +18,7 @@ from pawl.v1.instance_service_pb2_grpc import InstanceServiceStub
 from pawl.v1.message_service_pb2 import SendMessageRequest, SendMessageResponse
 from pawl.v1.message_service_pb2_grpc import MessageServiceStub
 from pawl.v1.payload_pb2 import Payload
+from pawl.v1.turn_service_pb2 import SignalTurnRequest, SignalTurnResponse
 from pawl.v1.turn_service_pb2_grpc import TurnServiceStub
 from pawl.v1.worker_service_pb2_grpc import WorkerServiceStub
 
@@ -61,6 +62,22 @@ class Api:
         """Creates an instance of the usual type; returns the instance."""
         request = CreateInstanceRequest(instance_id=instance_id, spec=spec(**fields))
         return (await self.instances.CreateInstance(request, timeout=CALL_S)).instance
+
+    async def signal(
+        self,
+        instance_id: str,
+        signal_id: str = "s1",
+        name: str = "go",
+        data: bytes | str = b"1",
+        *,
+        turn: int = 1,
+        **fields: Any,
+    ) -> SignalTurnResponse:
+        """Sends a signal to a turn."""
+        request = SignalTurnRequest(
+            instance_id=instance_id, turn=turn, signal_id=signal_id, name=name, value=json(data), **fields
+        )
+        return await self.turns.SignalTurn(request, timeout=CALL_S)
 
     async def send(
         self, instance_id: str, message_id: str, data: bytes | str = b"1", **fields: Any

@@ -25,13 +25,13 @@ from pawl_server.domain.states import TurnState
 from pawl_server.store import records
 from pawl_server.store.records import ClaimedTurn, InstanceRecord, Receipt, TurnView
 from pawl_server.store.script_call import Result
-from tests.support.invariants import constants, violations
+from tests.support.invariants import Instance, constants, violations
 from tests.support.lua_harness import Harness, State, changes
 from tests.support.redis_server import RedisServer
 
 TV = "t:v1"
 DETACHED_MS = 10_000
-COMMANDS = frozenset({"checkpoint", "finish", "fail", "release", "sleep", "defer"})
+COMMANDS = frozenset({"checkpoint", "finish", "fail", "release", "sleep", "defer", "wait_signal"})
 
 
 class Event(NamedTuple):
@@ -117,6 +117,41 @@ class Driver(Harness):
         args = {name: more.pop(name) for name in ("max_pending", "max_message", "max_state") if name in more}
         [reply] = self.call("send", items=[self.message(name, body, message_id, **more)], **args).replies
         return reply
+
+    def signal(
+        self,
+        signal_id: str = "s1",
+        name: str = "go",
+        value: bytes = b"v",
+        *,
+        turn: int = 1,
+        on: str = "a",
+        **more: Any,
+    ) -> Any:
+        """Sends a signal to a turn of `on`, with turn 0 to the instance; `more` as for `send`."""
+        args = {each: more.pop(each) for each in list(more) if each.startswith("max_") or each == "reserve"}
+        [reply] = self.call(
+            "signal", items=[self.signal_item(signal_id, name, value, turn=turn, on=on, **more)], **args
+        ).replies
+        return reply
+
+    def signal_item(
+        self,
+        signal_id: str = "s1",
+        name: str = "go",
+        value: bytes = b"v",
+        *,
+        turn: int = 1,
+        on: str = "a",
+        **more: Any,
+    ) -> dict[str, Any]:
+        """The item of a signal."""
+        item = {"id": on, "turn": turn, "signal_id": signal_id, "name": name, "value": b"\0" + value, **more}
+        return {"digest": digest_of(name, value, more.get("rejected", False)), **item}
+
+    def answer(self, key: str = "call", value: bytes = b"v", **more: Any) -> Any:
+        """Gives a callback its result."""
+        return self.signal("", "", value, callback=key, **more)
 
     def get(self, name: str = "a") -> Any:
         """Reads one instance."""
@@ -249,6 +284,12 @@ class Driver(Harness):
     def receipt(self, turn: int, name: str = "a") -> Receipt:
         """The receipt of a finished turn."""
         return records.receipt(self.redis.call("HGET", f"{self.tag}i:{name}", f"{turn}.h"))
+
+    def bytes_of(self, turn: int, name: str = "a") -> int:
+        """A recount of the stored bytes of a turn."""
+        fields = self.redis.call("HGETALL", f"{self.tag}i:{name}")
+        pairs = {key.decode(): value for key, value in zip(fields[::2], fields[1::2], strict=True)}
+        return Instance(name, pairs).payload_bytes(turn)
 
     def fields(self, name: str = "a") -> set[str]:
         """Names of the stored fields of an instance."""
@@ -407,6 +448,14 @@ class Held:
         fields = {"position": position, **given}
         return self.do("report_progress", key=key, sequence=sequence, digest=digest, **fields)
 
+    def wait(
+        self, key: str = "wait", name: str = "go", ms: int = 0, *, callback: str = "", **given: Any
+    ) -> Any:
+        """Waits for a signal, or for a callback."""
+        return self.do(
+            "wait_signal", key=key, name="" if callback else name, callback=callback, ms=ms, **given
+        )
+
     def end(self, how: str) -> None:
         """Ends the lease in the way that the record will call `how`; received before, unless "returned"."""
         if how == "failed":
@@ -415,6 +464,8 @@ class Held:
             self.sleep(ms=1)
         elif how == "deferred":
             self.defer(ms=1)
+        elif how == "waiting":
+            self.wait(ms=1)
         elif how == "cancelled":
             self.driver.cancel(self.view.turn, self.view.instance_id)
         elif how == "released":

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgpack
 
+from pawl.v1.step_pb2 import WaitOutcome
 from pawl_server.domain.states import TurnState
 from pawl_server.store.bundle import load_libs
 from pawl_server.store.keys import KEYS
@@ -35,6 +36,7 @@ _ENTRY_KINDS = {
     TurnState.RUNNING: "lease",
     TurnState.BACKOFF: "backoff",
     TurnState.SLEEPING: "sleep",
+    TurnState.WAITING: "wait",
     TurnState.DEFERRED: "defer",
 }
 """Kinds of due entry that are the one reason to wake of a head."""
@@ -184,6 +186,17 @@ class Instance:
                 found[str(turn)] = message[9]
         return found
 
+    @cached_property
+    def signals(self) -> dict[int, list[list[Any]]]:
+        """What turns have received, as lib/signal.lua says."""
+        names = (name for name in self.fields if re.fullmatch(r"\d+\.g", name))
+        return {int(name[:-2]): unpack(self.fields[name])[1:] for name in names}
+
+    def buffered(self, turn: int) -> list[str]:
+        """Fields of the values that a turn has received and not consumed."""
+        entries = enumerate(self.signals.get(turn, []), 1)
+        return [f"{turn}.g.{number}" for number, entry in entries if not entry[5]]
+
     def receipt(self, turn: int) -> Packed | None:
         """The receipt of a finished turn, if kept."""
         raw = self.fields.get(f"{turn}.h")
@@ -211,11 +224,12 @@ class Instance:
         return found + ([receipt["R_LAST_STEP"]] if receipt and receipt["R_LAST_STEP"] else [])
 
     def payload_bytes(self, turn: int) -> int:
-        """Recount of a turn's message record, step outputs, reply, and what a finished one had registered."""
+        """Recount of a turn's message, steps, signals, reply, and what a finished one had registered."""
         receipt = self.receipt(turn)
         reply = receipt["R_REPLY"] if receipt else 0
         size = len(self.fields.get(f"{turn}.m", b"")) + (len(reply) if reply else 0)
         kept = len(self.fields.get(f"{turn}.o", b"")) if receipt else 0
+        kept += sum(len(self.fields.get(field, b"")) for field in self.buffered(turn))
         return size + kept + sum(len(step[3]) for step in self.steps(turn))
 
 
@@ -307,6 +321,8 @@ def _wanted(instance: Instance) -> list[str]:
         return ["lease"]
     if instance.r["PENDING"] == 0 or state in _BLOCKING or instance.behind or instance.stopped:
         return []
+    if state == TurnState.WAITING and not instance.r["DEADLINE"]:
+        return []  # only a signal ends it
     return [_ENTRY_KINDS.get(state, f"ready {instance.tv}")]
 
 
@@ -406,6 +422,34 @@ def _check_later(p: Partition) -> Iterator[str]:
         if counts != recount:
             yield f"{one.id}: delayed, the first of them and parked are {counts}, a recount gives {recount}"
         yield from _check_expiring(p, one, expiring.get(one.id, {}))
+        yield from _check_signals(one)
+
+
+def _check_signals(one: Instance) -> Iterator[str]:
+    """Received signals are counted, each id once in its turn; a consumed one is a step of the turn, once."""
+    if one.r["SIGNALLED"] != len(one.signals):
+        yield f"{one.id}: {one.r['SIGNALLED']} turns have signals, a recount gives {len(one.signals)}"
+    for turn, entries in one.signals.items():
+        ids = [(entry[0], entry[2]) for entry in entries]
+        used = [entry[5] for entry in entries if entry[5]]
+        if not ids or len(set(ids)) < len(ids) or len(set(used)) < len(used):
+            yield f"{one.id}: turn {turn} received {ids}, consumed by the steps {used}"
+        for position, kind in ((step + 1, kind) for step, kind in enumerate(_kinds(one, turn))):
+            if kind in (b"signal", b"callback") and _received(one, turn, position) != (position in used):
+                yield f"{one.id}: step {position} of turn {turn} and what it consumed disagree"
+    for name, turn in one.fields.items():
+        if name.startswith("g:") and not any(
+            entry[0] == name[2:].encode() and entry[10] & 1 for entry in one.signals.get(int(turn), [])
+        ):
+            yield f"{one.id}: {name} leads to turn {turn}, which has no such signal"
+
+
+def _kinds(one: Instance, turn: int) -> list[bytes]:
+    return [step[2] for step in one.steps(turn)]
+
+
+def _received(one: Instance, turn: int, position: int) -> bool:
+    return one.steps(turn)[position - 1][7] != WaitOutcome.WAIT_OUTCOME_TIMED_OUT
 
 
 def _check_expiring(p: Partition, one: Instance, stored: Mapping[str, float]) -> Iterator[str]:
@@ -496,6 +540,7 @@ def _wanted_fields(one: Instance) -> set[str]:
     wanted = {"r", "y", "o", *(f"{turn}.p" for turn in one.parked)}
     for message_id in one.delayed:
         wanted |= {f"q:{message_id}", _wanted_id(one, message_id, "q")}
+    wanted |= _wanted_signals(one)
     for turn in range(r["OLDEST"], r["TAIL"] + 1):
         receipt, message_id = one.receipt(turn), one.message_id(turn)
         if message_id is not None:
@@ -507,6 +552,18 @@ def _wanted_fields(one: Instance) -> set[str]:
         wanted.add(f"{r['HEAD']}.f")
     if r["PENDING"] and r["OP"]:
         wanted.add(f"{r['HEAD']}.o")
+    return wanted
+
+
+def _wanted_signals(one: Instance) -> set[str]:
+    """What the head waits for; signals of turns with a receipt to come or kept, values with the payloads."""
+    wanted = {"w"} if one.r["STATE"] == TurnState.WAITING else set()
+    for turn, entries in one.signals.items():
+        if one.r["OLDEST"] <= turn <= one.r["TAIL"] + 1:
+            wanted |= {f"{turn}.g", *(f"g:{entry[0].decode()}" for entry in entries if entry[10] & 1)}
+        receipt = one.receipt(turn)
+        if turn >= one.r["KEPT"] and not (receipt and receipt["R_MESSAGE_ID"]):
+            wanted |= set(one.buffered(turn))
     return wanted
 
 

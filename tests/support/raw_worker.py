@@ -23,7 +23,7 @@ from pawl.v1.workflow_type_pb2 import WorkflowType
 from tests.support.api import CALL_S, Api, Problem
 from tests.support.stream import UNNUMBERED, Stream, workflows
 
-TIMES = ("finishTime", "wakeTime", "dueTime", "remaining", "heartbeatRemaining")
+TIMES = ("finishTime", "wakeTime", "dueTime", "deadline", "remaining", "heartbeatRemaining")
 
 
 class Answer(NamedTuple):
@@ -135,6 +135,7 @@ class Calls:
             "release": (workers.ReleaseTurn, pb.ReleaseTurnRequest),
             "sleep": (workers.Sleep, pb.SleepRequest),
             "defer": (workers.DeferTurn, pb.DeferTurnRequest),
+            "wait_signal": (workers.WaitSignal, pb.WaitSignalRequest),
         }
         unknown = self.api.channel.unary_unary("/pawl.v1.WorkerService/Juggle")
         try:

@@ -83,6 +83,16 @@ def sleep(key: str = "nap", ms: int = 60_000) -> dict[str, Any]:
     return {"sleep": body}
 
 
+def wait_signal(
+    key: str = "wait", name: str = "go", ms: int | None = None, *, callback: str = ""
+) -> dict[str, Any]:
+    """A WaitSignal command; for the callback of a key if one is given."""
+    body = pb.WaitSignal(key=key, name="" if callback else name, callback_key=callback)
+    if ms is not None:
+        body.timeout.FromMilliseconds(ms)
+    return {"wait_signal": body}
+
+
 def defer(ms: int = 60_000, reason: str = "") -> dict[str, Any]:
     """A Defer command."""
     body = pb.Defer(reason=reason)

@@ -21,6 +21,7 @@ BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "release": ({"digest": b"body"}, {"digest": b"other"}),
     "sleep": ({"key": "nap", "ms": 60_000}, {"key": "nap", "ms": 60_001}),
     "defer": ({"ms": 60_000, "reason": "budget"}, {"ms": 60_000, "reason": "other"}),
+    "wait_signal": ({"key": "k", "name": "go", "ms": 60_000}, {"key": "k", "name": "stop", "ms": 60_000}),
 }
 """Two bodies of each command."""
 
@@ -66,7 +67,7 @@ def test_a_command_twice_in_one_list(driver: Driver, script: str) -> None:
     assert driver.record().n in (0, 1)
 
 
-@pytest.mark.parametrize("script", ["fail", "release", "sleep", "defer"])
+@pytest.mark.parametrize("script", ["fail", "release", "sleep", "defer", "wait_signal"])
 @pytest.mark.spec("R-CMD-2")
 def test_a_command_that_ended_its_lease_repeated_after_the_next_claim(driver: Driver, script: str) -> None:
     held, item, answer = first_of(driver, script)
@@ -79,7 +80,7 @@ def test_a_command_that_ended_its_lease_repeated_after_the_next_claim(driver: Dr
         assert held.do(script, n=2).word == "LEASE_ENDED"
 
 
-COMMANDS_THAT_END = ("failed", "released", "sleeping", "deferred")
+COMMANDS_THAT_END = ("failed", "released", "sleeping", "deferred", "waiting")
 
 
 @pytest.mark.parametrize("how", [*COMMANDS_THAT_END, "expired", "lost"])
@@ -289,6 +290,8 @@ def lists(driver: Driver) -> dict[str, Callable[[], Any]]:
         "release": each("release", "r1", "r2"),
         "sleep": each("sleep", "s1", "s2", key="nap", ms=500),
         "defer": each("defer", "d1", "d2", ms=500),
+        "wait_signal": each("wait_signal", "d1", "d2", key="k", name="go", ms=500),
+        "signal": lambda: driver.call("signal", items=[driver.signal_item(on=name) for name in ("c1", "d1")]),
         "renew": each("renew", "c1", "c2"),
         "adopt": each("adopt", "c1", "c2", conn="s.5.5"),
         "await": lambda: driver.call("await", items=[{"id": "c1", "turn": 1}, {"id": "c2", "turn": 1}]),
@@ -308,6 +311,8 @@ def lists(driver: Driver) -> dict[str, Callable[[], Any]]:
         "release",
         "sleep",
         "defer",
+        "wait_signal",
+        "signal",
         "renew",
         "adopt",
         "await",

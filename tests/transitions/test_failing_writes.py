@@ -210,6 +210,38 @@ def defer(driver: Driver) -> Call:
     return lambda: held.defer(n=1)
 
 
+def wait(driver: Driver) -> Call:
+    held = leased(driver)
+    return lambda: held.wait(n=1, ms=1_000)
+
+
+def consume(driver: Driver) -> Call:
+    held = leased(driver)
+    assert driver.signal(turn=2).word == "OK"
+    return lambda: held.wait(n=1)
+
+
+def wait_is_over(driver: Driver) -> Call:
+    leased(driver).wait(ms=1_000)
+    driver.later(1_000)
+    return lambda: driver.call("expire", limit=20)
+
+
+def signal(driver: Driver) -> Call:
+    driver.send()
+    return driver.signal
+
+
+def signal_who_waits(driver: Driver) -> Call:
+    leased(driver).wait(ms=1_000)
+    return lambda: driver.signal(turn=0)
+
+
+def signal_the_next(driver: Driver) -> Call:
+    driver.create()
+    return lambda: driver.signal(turn=0)
+
+
 def fail_and_park(driver: Driver) -> Call:
     held = leased(driver)
     driver.put_type(on_exhausted=3)
@@ -352,7 +384,8 @@ def put_type(driver: Driver) -> Call:
 SCRIPTS = [
     create, send, claim, renew, adopt, orphan, checkpoint, fail, fail_for_good, release, finish, expire,
     sweep, settle, register, trim, hello, beat, put_type, create_with_words, create_anew, send_later, admit,
-    end_expired, pass_ended, sleep, defer, fail_and_park, pause, pause_a_sleeper, resume, wake, retry, skip,
+    end_expired, pass_ended, sleep, wait, consume, wait_is_over, signal, signal_who_waits,
+    signal_the_next, defer, fail_and_park, pause, pause_a_sleeper, resume, wake, retry, skip,
     park, redrive, cancel, cancel_queued, cancel_the_last, cancel_delayed, delete, delete_running,
     delete_later, bury, forget_the_dead,
 ]  # fmt: skip

@@ -40,9 +40,10 @@ def full(driver: Driver) -> Driver:
         driver.send("kept", body, type="k", version="v1")
         driver.lease("kept", tv="k:v1").finish(b"reply", step=("one", b"x"))
     driver.create("idle", words=b"\0red\0")
-    for name in ("failed", "parked", "backoff", "asleep", "deferred", "running"):
+    for name in ("failed", "parked", "backoff", "asleep", "waiting", "deferred", "running"):
         driver.send(name)
         begun(driver, name)
+    signalled(driver)
     behind(driver)
     driver.send("delayed", b"1", delay_ms=60_000)
     driver.send("delayed", b"2", delay_ms=90_000)
@@ -56,6 +57,20 @@ def full(driver: Driver) -> Driver:
     return driver
 
 
+def signalled(driver: Driver) -> None:
+    """Turns that received signals, one of them still to come, and a wait without end."""
+    driver.send("signalled", b"1")
+    driver.signal("s1", turn=0, on="signalled")
+    held = driver.take("signalled")
+    held.wait()
+    held.finish()
+    driver.send("signalled", b"2")
+    driver.take("signalled").finish()
+    driver.signal("s2", turn=0, on="signalled")
+    driver.send("endless")
+    driver.take("endless").wait()
+
+
 def begun(driver: Driver, name: str) -> None:
     """A turn that was received, and is now as the instance is called."""
     held = driver.take(name)
@@ -63,6 +78,9 @@ def begun(driver: Driver, name: str) -> None:
         held.fail()
     elif name == "asleep":
         held.sleep()
+    elif name == "waiting":
+        driver.signal("s1", "other", on=name)
+        held.wait(ms=1_000)
     elif name == "deferred":
         held.defer()
     elif name == "running":
@@ -151,6 +169,7 @@ LOST = [
     ("ZREM due backoff:backoff", [f"backoff: {ENTRY}"]),
     ("ZREM due sleep:asleep", [f"asleep: {ENTRY}"]),
     ("ZREM due defer:deferred", [f"deferred: {ENTRY}"]),
+    ("ZREM due wait:waiting", [f"waiting: {ENTRY}"]),
     ("ZREM due delayed:delayed", [f"delayed: {ENTRY}"]),
     ("ZREM due expiry:queued", [f"queued: {ENTRY}"]),
     ("ZREM due gc:kept", ["kept: the entry for trimming was missing"]),
@@ -181,6 +200,8 @@ COUNTERS = [
     ("queued", "PENDING", 7, "pending turns is 7, a recount gives 2"),
     ("kept", "KBYTES", 1, "kept bytes is 1, a recount gives"),
     ("parked", "PARKED_TURNS", 0, "parked turns is 0, a recount gives 1"),
+    ("waiting", "SIGNALLED", 3, "turns with signals is 3, a recount gives 1"),
+    ("signalled", "SIGNALLED", 0, "turns with signals is 0, a recount gives 2"),
     ("delayed", "DELAYED", 3, "delayed messages is 3, a recount gives 2"),
     ("delayed", "DELAYED_AT", 1, "time of the first delayed message is 1, a recount gives"),
     ("idle", "SEQ", 0, "ledger ends with event 1, the record says 0"),
@@ -225,6 +246,8 @@ STRAY = [
     ("ZADD ready:u:v1:0 1 queued", f"ready:u:v1:0 queued: {NOTHING}"),
     (f"ZADD due {LATER} lease:queued", f"due lease:queued: {NOTHING}"),
     (f"ZADD due {LATER} sleep:backoff", f"due sleep:backoff: {NOTHING}"),
+    (f"ZADD due {LATER} wait:signalled", f"due wait:signalled: {NOTHING}"),
+    (f"ZADD due {LATER} wait:endless", f"due wait:endless: {NOTHING}"),
     (f"ZADD due {LATER} backoff:paused", f"due backoff:paused: {NOTHING}"),
     (f"ZADD due {LATER} gc:idle", f"due gc:idle: {NOTHING}"),
     (f"ZADD due {LATER} gc:nobody", f"due gc:nobody: {NOTHING}"),
@@ -250,6 +273,14 @@ STRAY = [
     ("HSET i:idle d:gone 77", "idle: field d:gone leads nowhere"),
     ("HSET i:kept d:gone 0", "kept: field d:gone leads nowhere"),
     ("HSET i:idle d:gone q", "idle: field d:gone leads nowhere"),
+    ("HSET i:kept 0.g x", "kept: signals are left of turn 0, which was trimmed"),
+    ("HSET i:idle 2.g x", "idle: signals are left of turn 2, which was trimmed"),
+    ("HSET i:waiting 1.g.2 x", "waiting: field 1.g.2 is no value of a signal"),
+    ("HSET i:signalled 1.g.2 x", "signalled: field 1.g.2 is no value of a signal"),
+    ("HSET i:idle 1.g.1 x", "idle: field 1.g.1 is no value of a signal"),
+    ("HSET i:signalled g:other 2", "signalled: field g:other leads nowhere"),
+    ("HSET i:idle g:s1 1", "idle: field g:s1 leads nowhere"),
+    ("HSET i:idle w x", "idle: something is left of a wait that has ended"),
 ]
 
 
@@ -262,6 +293,18 @@ def test_what_nothing_stands_behind_goes(full: Driver, command: str, expected: s
     [found] = mend(full)
     assert found.startswith(expected)
     assert changes(before, full.state()) == {}
+
+
+@pytest.mark.spec("R-FSCK-3", "R-WAIT-1")
+@pytest.mark.parametrize("name", ["waiting", "endless"])
+@pytest.mark.parametrize("damage", ["HSET", "HDEL"])
+def test_a_wait_that_can_not_be_read_is_begun_anew(full: Driver, name: str, damage: str) -> None:
+    full.redis.call(damage, f"{full.tag}i:{name}", "w", *(["x"] if damage == "HSET" else []))
+    assert mend(full) == [f"{name}: what the head waits for can't be read"]
+    assert full.head(name) == "QUEUED"
+    [held] = [held for held in full.claim(10) if held.view.instance_id == name]
+    assert held.view.attempt == 1
+    assert held.wait().suspended
 
 
 @pytest.fixture
@@ -278,6 +321,9 @@ TOLD = [
     ("HDEL i:running 1.2", "running: the head has 1 steps, its record says 2"),
     ("HSET i:delayed q:m-1 x", "delayed: delayed message m-1 can't be read"),
     ("HSET i:idle o x", "idle: what creation fixed can't be read"),
+    ("HSET i:waiting 1.g x", "waiting: what turn 1 has received can't be read"),
+    ("HDEL i:waiting 1.g.1", "waiting: turn 1 has lost the value of signal 1"),
+    ("HDEL i:signalled 3.g.1", "signalled: turn 3 has lost the value of signal 1"),
 ]
 
 

@@ -16,6 +16,7 @@ ENDS: dict[str, tuple[str, Callable[[Held], Any]]] = {
     "fail for good": ("failed", lambda held: held.fail(final=True)),
     "release": ("released", lambda held: held.release()),
     "sleep": ("sleeping", lambda held: held.do("sleep", key="nap", ms=1_000)),
+    "wait": ("waiting", lambda held: held.wait()),
     "defer": ("deferred", lambda held: held.do("defer", ms=1_000, limits={"max_defers": 10})),
 }
 

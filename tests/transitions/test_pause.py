@@ -76,6 +76,7 @@ ENDS: dict[str, Callable[[Held], object]] = {
     "final": lambda held: held.fail(final=True),
     "release": lambda held: held.release(),
     "sleep": lambda held: held.sleep(ms=500),
+    "wait": lambda held: held.wait(ms=500),
     "defer": lambda held: held.defer(500),
     "expire": lambda held: held.driver.elapse(60_000),
     "cancel": lambda held: held.driver.cancel(),
@@ -101,7 +102,7 @@ def test_the_turn_that_runs_may_end_in_any_way(driver: Driver, end: str) -> None
     assert driver.ready() == ([] if end == "final" else ["a"])
 
 
-@pytest.mark.parametrize("end", ["sleep", "defer", "backoff"])
+@pytest.mark.parametrize("end", ["sleep", "wait", "defer", "backoff"])
 @pytest.mark.parametrize("passed", [0, 300, 499, 500, 10_000])
 @pytest.mark.spec("R-PAUSE-1", "R-PAUSE-2")
 def test_a_delay_runs_on_and_what_is_left_of_it_is_waited_for(driver: Driver, end: str, passed: int) -> None:

@@ -14,11 +14,18 @@ import pytest
 
 from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.payload_pb2 import Payload
-from pawl.v1.turn_pb2 import TURN_STATE_COMPLETED, TURN_STATE_DEFERRED, TURN_STATE_SLEEPING, Turn
+from pawl.v1.step_pb2 import WaitOutcome
+from pawl.v1.turn_pb2 import (
+    TURN_STATE_COMPLETED,
+    TURN_STATE_DEFERRED,
+    TURN_STATE_SLEEPING,
+    TURN_STATE_WAITING,
+    Turn,
+)
 from pawl.v1.turn_service_pb2 import GetTurnRequest
 from tests.support.api import CALL_S, Api, json
 from tests.support.raw_worker import Answer, ByClaim, ByPolls, ByStream, Worker
-from tests.support.stream import Stream, checkpoint, defer, fail, finish, release, sleep
+from tests.support.stream import Stream, checkpoint, defer, fail, finish, release, sleep, wait_signal
 from tests.support.wait import wait_until
 
 WAYS: dict[str, Callable[[Api], AbstractAsyncContextManager[Any]]] = {
@@ -71,6 +78,7 @@ def no(reason: str, **metadata: str) -> Answer:
 
 
 DONE = ok(finishTime=True)
+GOT = {"outcome": "WAIT_OUTCOME_RECEIVED", "value": {"data": "eWVz", "encoding": "json"}}
 Scenario = Callable[[Play], Awaitable[list[Answer]]]
 SCENARIOS: dict[str, tuple[Scenario, list[Answer]]] = {}
 
@@ -192,6 +200,58 @@ async def a_deferral(play: Play) -> list[Answer]:
     return [*got, await play.worker.do(again, finish())]
 
 
+@answers(ok(position=1, **GOT), ok(position=1, **GOT), ok(position=2), DONE)
+async def a_wait_for_what_has_come(play: Play) -> list[Answer]:
+    turn = await play.turn_given()
+    await play.api.signal(play.id, "s1", "go", "yes")
+    got = [await play.worker.do(turn, wait_signal("answer"))]
+    got.append(await play.worker.do(turn, wait_signal("answer"), n=1))
+    return [
+        *got,
+        await play.worker.do(turn, checkpoint("after"), n=2),
+        await play.worker.do(turn, finish(), n=3),
+    ]
+
+
+@answers(
+    ok(position=1, suspended=True), ok(position=1, suspended=True), no("LEASE_ENDED", how="waiting"), DONE
+)
+async def a_wait_that_a_signal_ends(play: Play) -> list[Answer]:
+    turn = await play.turn_given()
+    got = [await play.worker.do(turn, wait_signal("answer"))]
+    waiting = await play.turn_of()
+    assert (waiting.state, waiting.wait.name, waiting.wait.HasField("deadline")) == (
+        TURN_STATE_WAITING,
+        "go",
+        False,
+    )
+    got += [await play.worker.do(turn, wait_signal("answer"), n=1), await play.worker.do(turn, finish(), n=2)]
+    assert (await play.api.signal(play.id, "s1", "go", "yes")).consumed_position == 1
+    again = await play.worker.turn()
+    assert [(step.key, step.kind, step.output.data, step.wait_outcome) for step in again.steps] == [
+        ("answer", "signal", b"yes", WaitOutcome.WAIT_OUTCOME_RECEIVED)
+    ]
+    assert (again.attempt, again.callback_base) == (1, turn.callback_base)
+    return [*got, await play.worker.do(again, finish())]
+
+
+@answers(
+    ok(position=1, suspended=True, deadline=True), ok(position=1, suspended=True, deadline=True),
+    ok(position=2, **GOT), DONE,
+)  # fmt: skip
+async def a_wait_that_time_ends(play: Play) -> list[Answer]:
+    turn = await play.turn_given()
+    got = [await play.worker.do(turn, wait_signal("answer", ms=200))]
+    await play.until(TURN_STATE_WAITING)
+    got.append(await play.worker.do(turn, wait_signal("answer", ms=200), n=1))
+    again = await play.worker.turn()
+    [step] = again.steps
+    assert (step.key, step.wait_outcome) == ("answer", WaitOutcome.WAIT_OUTCOME_TIMED_OUT)
+    assert (again.attempt, step.output.data) == (1, b"")
+    await play.api.signal(play.id, "s1", "go", "yes")
+    return [*got, await play.worker.do(again, wait_signal("later")), await play.worker.do(again, finish())]
+
+
 @answers(no("GAP", last="0"), ok(position=1), no("GAP", last="1"), DONE)
 async def a_gap(play: Play) -> list[Answer]:
     turn = await play.turn_given()
@@ -204,29 +264,29 @@ async def a_gap(play: Play) -> list[Answer]:
     ]
 
 
-@answers(ok(position=1), ok(position=2), DONE, *[ok(already=True)] * 6)
+@answers(ok(position=1), ok(position=2), DONE, *[ok(already=True)] * 7)
 async def commands_long_past(play: Play) -> list[Answer]:
     turn = await play.turn_given()
     do = play.worker.do
     got = [await do(turn, checkpoint("one")), await do(turn, checkpoint("two")), await do(turn, finish())]
-    old = (checkpoint("one"), finish(), fail(), release(), sleep(), defer())
+    old = (checkpoint("one"), finish(), fail(), release(), sleep(), defer(), wait_signal())
     return [*got, *[await do(turn, command, n=2) for command in old]]
 
 
 @answers(
-    ok(position=1), *[no("BODY_CONFLICT")] * 6, DONE, *[no("BODY_CONFLICT")] * 2
+    ok(position=1), *[no("BODY_CONFLICT")] * 7, DONE, *[no("BODY_CONFLICT")] * 2
 )  # fmt: skip
 async def another_body(play: Play) -> list[Answer]:
     turn = await play.turn_given()
     do = play.worker.do
     got = [await do(turn, checkpoint("one", b"1"))]
-    others = (checkpoint("one", b"2"), finish(), fail(), release(), sleep("one"), defer())
+    others = (checkpoint("one", b"2"), finish(), fail(), release(), sleep("one"), defer(), wait_signal("one"))
     got += [await do(turn, command, n=1) for command in others]
     got.append(await do(turn, finish(reply=b"1"), n=2))
     return [*got, await do(turn, finish(reply=b"2"), n=2), await do(turn, fail(), n=2)]
 
 
-@answers(ok(), *[no("LEASE_ENDED", how="released")] * 2, ok(), *[no("STALE_FENCE")] * 6, DONE)
+@answers(ok(), *[no("LEASE_ENDED", how="released")] * 2, ok(), *[no("STALE_FENCE")] * 7, DONE)
 async def leases_of_the_past(play: Play) -> list[Answer]:
     turn = await play.turn_given()
     do = play.worker.do
@@ -234,17 +294,17 @@ async def leases_of_the_past(play: Play) -> list[Answer]:
     second = await play.worker.turn()
     got += [await do(turn, finish(reply=b"stolen"), n=2), await do(second, release())]
     third = await play.worker.turn()
-    commands = (checkpoint("one"), finish(), fail(), release(), sleep(), defer())
+    commands = (checkpoint("one"), finish(), fail(), release(), sleep(), defer(), wait_signal())
     got += [await do(turn, command, n=2) for command in commands]
     return [*got, await do(third, finish())]
 
 
-@answers(DONE, *[no("LEASE_ENDED", how="completed")] * 6)
+@answers(DONE, *[no("LEASE_ENDED", how="completed")] * 7)
 async def commands_after_the_finish(play: Play) -> list[Answer]:
     turn = await play.turn_given()
     do = play.worker.do
     got = [await do(turn, finish())]
-    commands = (checkpoint("one"), finish(), fail(), release(), sleep(), defer())
+    commands = (checkpoint("one"), finish(), fail(), release(), sleep(), defer(), wait_signal())
     return [*got, *[await do(turn, command, n=2) for command in commands]]
 
 
@@ -280,6 +340,13 @@ BAD: tuple[tuple[str, dict[str, Any]], ...] = (
     ("defer.delay", {"defer": pb.Defer()}),
     ("defer.delay", defer(365 * 86_400_000 + 1)),
     ("defer.reason", defer(reason="a b")),
+    ("wait_signal.key", wait_signal("")),
+    ("wait_signal.name", wait_signal(name="")),
+    ("wait_signal.name", wait_signal(name="a b")),
+    ("wait_signal.callback_key", wait_signal(callback="a b")),
+    ("wait_signal.callback_key", {"wait_signal": pb.WaitSignal(key="k", name="a", callback_key="b")}),
+    ("wait_signal.timeout", wait_signal(ms=0)),
+    ("wait_signal.timeout", wait_signal(ms=365 * 86_400_000 + 1)),
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from tests.support.invariants import violations_everywhere
 from tests.support.raw_worker import Answer, ByClaim, ByPolls, ByStream, Calls
 from tests.support.redis_server import RedisServer
 from tests.support.server import NEVER_MS, settings_for
-from tests.support.stream import checkpoint, defer, fail, finish, release, sleep
+from tests.support.stream import checkpoint, defer, fail, finish, release, sleep, wait_signal
 
 WAYS: dict[str, Any] = {"stream": ByStream, "polls": ByPolls, "claim": ByClaim}
 ENDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -24,6 +24,7 @@ ENDS: dict[str, tuple[str, dict[str, Any]]] = {
     "release": ("released", release()),
     "sleep": ("sleeping", sleep()),
     "defer": ("deferred", defer()),
+    "wait": ("waiting", wait_signal()),
 }
 
 
@@ -62,6 +63,28 @@ async def test_a_turn_runs_across_servers(apis: tuple[Api, Api], way: str, end: 
         assert [await here.do(turn, command, n=3), await worker.do(turn, command, n=3)] == [ended, ended]
         late = Answer.refused("LEASE_ENDED", {"how": how})
         assert [await calls.do(turn, finish(), n=4) for calls in (here, there, worker)] == [late] * 3
+
+
+@pytest.mark.spec("R-WAIT-4", "R-CMD-2")
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_wait_whose_answer_was_lost_is_repeated_elsewhere(apis: tuple[Api, Api], way: str) -> None:
+    first, second = apis
+    await first.create("a")
+    await first.send("a", "m1")
+    async with WAYS[way](first) as worker:
+        turn = await worker.turn()
+        await second.signal("a", "s1", "go", "kept")
+        got = await worker.do(turn, wait_signal("one"), n=1)
+        assert dict(got.detail)["outcome"] == "WAIT_OUTCOME_RECEIVED"
+        assert await Calls(second).do(turn, wait_signal("one"), n=1) == got
+        suspended = await worker.do(turn, wait_signal("two"), n=2)
+        assert await Calls(second).do(turn, wait_signal("two"), n=2) == suspended
+        assert (await second.signal("a", "s2")).consumed_position == 2
+        again = await worker.turn()
+        assert [await calls.do(turn, wait_signal("two"), n=2) for calls in (Calls(second), worker)] == [
+            suspended
+        ] * 2
+        assert (await worker.do(again, finish())).ok
 
 
 @pytest.mark.spec("R-CLAIM-2", "R-POLL-1")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pawl_server.delivery import commands
-from pawl_server.delivery.frames import fill_ms
+from pawl_server.delivery.frames import RESULT_BYTES, fill_ms, fill_payload
 from pawl_server.domain.errors import InvalidField, Reason, Refused
 from pawl_server.domain.lease import Lease
 from pawl_server.engine.collector import Done
@@ -22,6 +22,7 @@ from pawl_server.store.scripts_gen import (
     ReportProgressOk,
     SleepOk,
     StartOperationOk,
+    WaitSignalOk,
 )
 
 
@@ -32,6 +33,8 @@ class Action(NamedTuple):
     `fill` puts what the store answered into the message of that kind's results; None if they have none. `how`
     says how the lease ends by it, in the words of the store; empty if it goes on. `name` is set for kinds
     without a number: it copies what tells such commands apart from the body into the message of the results.
+    `goes_on` says of an answer
+    whether it does so after all, `size` how many bytes its result has at most; None where all are alike.
     """
 
     build: Callable[[Lease, int, Any], Any]
@@ -39,6 +42,16 @@ class Action(NamedTuple):
     fill: Callable[[Any, Any], None] | None
     how: str = ""
     name: Callable[[Any, Any], None] | None = None
+    goes_on: Callable[[Any], bool] | None = None
+    size: Callable[[Any], int] | None = None
+
+    def ends(self, reply: Any) -> str:
+        """How the lease has ended by a command that was answered OK; empty if it goes on."""
+        return "" if self.goes_on is not None and self.goes_on(reply) else self.how
+
+    def bytes_of(self, reply: Any) -> int:
+        """About how many bytes the result has."""
+        return RESULT_BYTES if self.size is None else self.size(reply)
 
 
 def _send_finish(leases: Leases, partition: int, item: Any, done: Done, context: Any) -> None:
@@ -72,6 +85,10 @@ def _send_start_operation(leases: Leases, partition: int, item: Any, done: Done,
 
 def _send_report_progress(leases: Leases, partition: int, item: Any, done: Done, context: Any) -> None:
     leases.report_progress(partition, item, done, context, len(item.details) + len(item.resume))
+
+
+def _send_wait_signal(leases: Leases, partition: int, item: Any, done: Done, context: Any) -> None:
+    leases.wait_signal(partition, item, done, context)
 
 
 def fill_finish(detail: Any, reply: FinishOk) -> None:
@@ -118,6 +135,26 @@ def _name_report_progress(detail: Any, body: Any) -> None:
     detail.sequence = body.sequence
 
 
+def _fill_wait_signal(detail: Any, reply: WaitSignalOk) -> None:
+    detail.position = reply.position
+    if reply.suspended:
+        detail.suspended = True
+        if reply.deadline_ms:
+            fill_ms(detail.deadline, reply.deadline_ms)
+    else:
+        detail.outcome = reply.outcome
+        detail.value.SetInParent()
+        fill_payload(detail.value, reply.value)
+
+
+def _wait_goes_on(reply: WaitSignalOk) -> bool:
+    return not reply.suspended
+
+
+def _wait_bytes(reply: WaitSignalOk) -> int:
+    return RESULT_BYTES + len(reply.value)
+
+
 ACTIONS: dict[str, Action] = {
     "finish": Action(commands.finish, _send_finish, fill_finish, "completed"),
     "checkpoint": Action(commands.checkpoint, _send_checkpoint, _fill_checkpoint),
@@ -130,6 +167,14 @@ ACTIONS: dict[str, Action] = {
     ),
     "report_progress": Action(
         commands.report_progress, _send_report_progress, _fill_report_progress, name=_name_report_progress
+    ),
+    "wait_signal": Action(
+        commands.wait_signal,
+        _send_wait_signal,
+        _fill_wait_signal,
+        "waiting",
+        goes_on=_wait_goes_on,
+        size=_wait_bytes,
     ),
 }
 """By the name of their field in `Command` and `CommandResult`."""

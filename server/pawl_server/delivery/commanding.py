@@ -178,8 +178,9 @@ class Commanding:
             self._other(state, reply)
             return
         kind = ACTIONS[state.action]
+        how = kind.how and kind.ends(reply)
         if not self._session.closed:
-            result = self._outbox.result()
+            result = self._outbox.result(kind.bytes_of(reply))
             result.lease = state.key
             if state.told is None:
                 result.n = state.command
@@ -187,9 +188,9 @@ class Commanding:
                 _name(result, state.told)
             if kind.fill is not None:
                 kind.fill(getattr(result, state.action), reply)
-        if kind.how and not state.held:
-            self._ended(state.key, kind.how)
-        self._answered(state, over=bool(kind.how))
+        if how and not state.held:
+            self._ended(state.key, how)
+        self._answered(state, over=bool(how))
 
     def _other(self, state: LeaseState, reply: Any) -> None:
         """Any answer but OK."""

@@ -32,6 +32,7 @@ from pawl_server.store.scripts_gen import (
     ReportProgressItem,
     SleepItem,
     StartOperationItem,
+    WaitSignalItem,
 )
 
 MAX_N = 1 << 40
@@ -235,6 +236,24 @@ def _progress(at: str, progress: Progress) -> ProgressRecord:
     if unit and not _UNIT.fullmatch(unit):
         raise InvalidField(f"{at}unit", "is not 1 to 32 letters, digits, spaces, - or _")
     return ProgressRecord(phase, progress.done, total, unit)
+
+
+def wait_signal(lease: Lease, n: int, body: pb.WaitSignal) -> WaitSignalItem:
+    """Checks a WaitSignal."""
+    key = check_id("wait_signal.key", body.key)
+    name, callback, ms = body.name, body.callback_key, 0
+    if name and callback:
+        raise InvalidField("wait_signal.callback_key", "excludes name")
+    if callback:
+        check_id("wait_signal.callback_key", callback)
+    else:
+        check_id("wait_signal.name", name)
+    if body.HasField("timeout"):
+        ms = duration_ms("wait_signal.timeout", body.timeout, 1, WAIT_MAX)
+    digest = _digest(key.encode(), name.encode(), callback.encode(), b"%d" % ms)
+    return WaitSignalItem(
+        lease.instance_id, lease.incarnation, lease.turn, lease.fence, n, digest, key, name, callback, ms
+    )
 
 
 def undeliverable(lease: Lease, size: int, maximum: int) -> FailItem:

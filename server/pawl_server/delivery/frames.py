@@ -10,6 +10,7 @@ from pawl.v1 import error_pb2, failure_pb2, payload_pb2
 from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.fleet_pb2 import Fleet
 from pawl.v1.message_service_pb2 import Refusal
+from pawl_server.domain.callback import callback_base
 from pawl_server.domain.errors import Refused
 from pawl_server.domain.lease import Lease
 from pawl_server.domain.limits import FRAME_CUT_BYTES, FRAME_ITEMS
@@ -93,9 +94,9 @@ class Outbox:
             self._sealed.append((self._frame, self._frame_bytes, self._frame_turns))
             self._frame = None
 
-    def result(self) -> pb.CommandResult:
-        """Adds a result, to be filled in by the caller. Work streams alone have results."""
-        return self._room(RESULT_BYTES).results.add()  # pyright: ignore[reportAttributeAccessIssue]
+    def result(self, size: int = RESULT_BYTES) -> pb.CommandResult:
+        """Adds a result of about `size` bytes, to be filled in by the caller; only for work streams."""
+        return self._room(size).results.add()  # pyright: ignore[reportAttributeAccessIssue]
 
     def event(self, lease: bytes, ended: Refused | None) -> None:
         """Adds a lease event."""
@@ -173,6 +174,7 @@ def fill_turn(turn: pb.LeasedTurn, key: bytes, claimed: records.ClaimedTurn, nam
     fill_ms(turn.admit_time, message.admitted_ms)
     fill_ms(turn.lease_time, claimed.leased_ms)
     turn.namespace = namespace
+    turn.callback_base = callback_base(namespace, claimed.instance_id, claimed.incarnation, claimed.turn)
     for position, saved in enumerate(claimed.steps, start=1):
         step = turn.steps.add()
         step.position = position
@@ -181,8 +183,10 @@ def fill_turn(turn: pb.LeasedTurn, key: bytes, claimed: records.ClaimedTurn, nam
         fill_payload(step.output, saved.blob)
         fill_ms(step.save_time, saved.saved_ms)
         step.attempt = saved.attempt
-        step.wait_outcome = saved.outcome  # pyright: ignore[reportAttributeAccessIssue]
-        step.resolved = saved.resolved
+        if saved.outcome:
+            step.wait_outcome = saved.outcome  # pyright: ignore[reportAttributeAccessIssue]
+        if saved.resolved:
+            step.resolved = True
     if claimed.failure is not None:
         _fill_failure(turn.last_failure, claimed.failure)
     if claimed.operation is not None:

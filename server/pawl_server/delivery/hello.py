@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_FRAME_DEFAULT = 4 << 20
 MAX_FRAME_LEAST = 64 << 10
-CAPABILITIES = ("work-stream", "claim-stream", "sleep", "defer")
+CAPABILITIES = ("work-stream", "claim-stream", "sleep", "defer", "signals")
 """What a worker may count on; those of the whole server are in GetServerInfo."""
 
 

@@ -25,7 +25,7 @@ async def apply(delivery: Delivery, name: str, key: bytes, n: int, body: Any) ->
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(_: None, reply: Any, __: int) -> None:
-        if kind.how and not isinstance(reply, Exception) and reply.word == "OK":
+        if kind.how and not isinstance(reply, Exception) and reply.word == "OK" and kind.ends(reply):
             delivery.ended(key, kind.how)
         if not answer.done():
             answer.set_result(reply)

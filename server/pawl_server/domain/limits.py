@@ -25,6 +25,8 @@ TAGS = 16
 PARKED_TURNS = 1_000
 """Of one instance; enforced by lib/ending.lua."""
 COMMENT_BYTES = 256
+PRINCIPAL_BYTES = 128
+"""Of the name of somebody who acts."""
 DELETE_AT_ONCE = 1_000
 """Turns of an instance that a deletion removes before it answers."""
 INTERNAL_PENDING = 8
@@ -65,6 +67,7 @@ FIXED: MappingProxyType[str, int] = MappingProxyType(
         "tags_per_instance": TAGS,
         "parked_turns": PARKED_TURNS,
         "comment_bytes": COMMENT_BYTES,
+        "principal_bytes": PRINCIPAL_BYTES,
         "wait_ms": WAIT_MS,
         "poll_wait_ms": POLL_WAIT_MS,
         "failure_message_bytes": FAILURE_MESSAGE_BYTES,
@@ -101,7 +104,11 @@ class Limits:
     message_bytes: int = _limit(32_768, 1, 1 << 20)
     """Data of one message."""
     turn_bytes: int = _limit(262_144, 1, 2 << 20)
-    """Stored bytes of one turn: its message and its steps, encodings included."""
+    """Stored bytes of one turn: its message, signals and steps, encodings included."""
+    signals_per_turn: int = _limit(64, 1, 1_000)
+    """Signals and results of callbacks that one turn may receive."""
+    signal_bytes: int = _limit(32_768, 1, 1 << 20)
+    """Data of one signal, or of the result of a callback."""
     pending_messages: int = _limit(128, 1, 100_000)
     """Unfinished turns and delayed messages of one instance, above which sends are refused."""
     defers_per_turn: int = _limit(10_000, 1, 1_000_000)

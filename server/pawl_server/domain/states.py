@@ -39,6 +39,7 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
     TurnState.RUNNING: {
         TurnState.QUEUED: "release, return of an unreceived turn, expiry with attempts left",
         TurnState.SLEEPING: "sleep",
+        TurnState.WAITING: "wait_signal with nothing to consume yet",
         TurnState.BACKOFF: "fail with attempts left",
         TurnState.DEFERRED: "defer",
         TurnState.UNCERTAIN: "the attempt ended in a step that must not be repeated unseen",
@@ -48,6 +49,10 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
     },
     TurnState.SLEEPING: {
         TurnState.QUEUED: "the sleep is over",
+        TurnState.CANCELLED: "cancel",
+    },
+    TurnState.WAITING: {
+        TurnState.QUEUED: "what it waits for has come, or its time is over",
         TurnState.CANCELLED: "cancel",
     },
     TurnState.BACKOFF: {

@@ -24,6 +24,7 @@ from pawl_server.engine.instances import Instances
 from pawl_server.engine.leases import Leases
 from pawl_server.engine.listing import Listing
 from pawl_server.engine.peers import Peers
+from pawl_server.engine.signals import Signals
 from pawl_server.engine.turns import Turns
 from pawl_server.engine.types import Types
 from pawl_server.log_lines import HINT_LOST
@@ -73,6 +74,7 @@ class Engine:
         self.inbox = Inbox(self)
         self.instances = Instances(self)
         self.turns = Turns(self)
+        self.signals = Signals(self)
         self.listing = Listing(self)
         self.fsck = Fsck(self)
         self.types = Types(self)

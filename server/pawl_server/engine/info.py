@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CAPABILITIES = (
     "work-stream", "claim-stream", "poll-turn", "unary-commands", "sleep", "defer", "renew-detach",
-    "adopt-leases", "send-and-wait",
+    "adopt-leases", "send-and-wait", "signals",
 )  # fmt: skip
 
 

@@ -91,6 +91,9 @@ class Leases:
             None,
             self._reported,
         )
+        self._wait_signal = self._collectors(
+            scripts.WAIT_SIGNAL, self._wait_signal_args, scripts.wait_signal_decode, None, self._waited
+        )
         self._renew = self._collectors(scripts.RENEW, partial(self._renew_args, 0), scripts.renew_decode)
         self._detach = self._collectors(
             scripts.RENEW, partial(self._renew_args, DETACHED_MS), scripts.renew_decode
@@ -159,6 +162,10 @@ class Leases:
     ) -> None:
         """Takes in how far the registered step has come."""
         self._report_progress[partition].add(item, done, context, size)
+
+    def wait_signal(self, partition: int, item: scripts.WaitSignalItem, done: Done, context: Any) -> None:
+        """Waits for a signal or a callback."""
+        self._wait_signal[partition].add(item, done, context)
 
     # Holding
 
@@ -322,6 +329,16 @@ class Leases:
             now_ms=self._engine.now_ms, server=self._engine.server_run, items=items
         )
 
+    def _wait_signal_args(self, items: list[scripts.WaitSignalItem]) -> list[Any]:
+        limits = self._engine.limits
+        return scripts.wait_signal_args(
+            now_ms=self._engine.now_ms,
+            server=self._engine.server_run,
+            max_steps=limits.steps_per_turn,
+            max_turn=limits.turn_bytes,
+            items=items,
+        )
+
     def _renew_args(self, detach_ms: int, items: list[scripts.RenewItem]) -> list[Any]:
         return scripts.renew_args(
             now_ms=self._engine.now_ms, server=self._engine.server_run, detach_ms=detach_ms, items=items
@@ -367,6 +384,12 @@ class Leases:
     ) -> None:
         if isinstance(reply, scripts.ReportProgressOk) and reply.heartbeat_ms >= 0:
             self.on_due(partition, now_ms + reply.heartbeat_ms, now_ms)
+
+    def _waited(
+        self, partition: PartitionHandle, item: scripts.WaitSignalItem, reply: Any, now_ms: int
+    ) -> None:
+        if isinstance(reply, scripts.WaitSignalOk) and reply.deadline_ms:
+            self.on_due(partition, reply.deadline_ms, now_ms)
 
     def _orphaned(self, partition: PartitionHandle, result: Result[scripts.OrphanReply] | Exception) -> None:
         if isinstance(result, Exception):

@@ -135,9 +135,9 @@ class Listing:
         record = instance_record(reply.record)
         same_life(incarnation, record.incarnation)
         page = ListInboxResponse(pending_turns=record.pending, delayed_messages=record.delayed)
-        for view in reply.turns:
+        for view, size in reply.turns:
             shown = views.turn(instance_id, record, turn_view(view), payloads=payloads)
-            page.entries.append(InboxEntry(turn=shown, message_bytes=view[5]))
+            page.entries.append(InboxEntry(turn=shown, message_bytes=size))
         for raw, size in reply.delayed:
             shown = views.delayed(instance_id, record, delayed_record(raw), payloads=payloads)
             page.entries.append(InboxEntry(turn=shown, message_bytes=size))

@@ -6,6 +6,7 @@ from pawl.v1.failure_pb2 import Failure
 from pawl.v1.instance_pb2 import Instance, InstanceStatus
 from pawl.v1.operation_pb2 import Operation, Progress, ProgressView
 from pawl.v1.payload_pb2 import Payload
+from pawl.v1.signal_pb2 import Signal, SignalWait
 from pawl.v1.step_pb2 import Step
 from pawl.v1.turn_pb2 import Origin, Turn
 from pawl_server.domain.payload import from_blob
@@ -22,13 +23,21 @@ from pawl_server.store.records import (
     ParkedRecord,
     ProgressRecord,
     Receipt,
+    SignalRecord,
     StepRecord,
     TurnView,
+    WaitRecord,
     unpack_policy,
 )
 
 _PAUSED, _DELETING = 1, 2
-_TIMED = (TurnState.RUNNING, TurnState.BACKOFF, TurnState.SLEEPING, TurnState.DEFERRED)
+_TIMED = (
+    TurnState.RUNNING,
+    TurnState.BACKOFF,
+    TurnState.SLEEPING,
+    TurnState.WAITING,
+    TurnState.DEFERRED,
+)
 
 
 def payload(blob: bytes) -> Payload:
@@ -48,6 +57,34 @@ def step(position: int, record: StepRecord) -> Step:
         attempt=record.attempt,
         wait_outcome=record.outcome,  # pyright: ignore[reportArgumentType]
         resolved=record.resolved,
+    )
+
+
+def signal(record: SignalRecord) -> Signal:
+    """A signal, or the result of a callback, that a turn has received."""
+    shown = Signal(
+        signal_id=record.signal_id,
+        name=record.name,
+        callback_key=record.callback_key,
+        rejected=record.rejected,
+        receive_time=timestamp(record.received_ms),
+        consumed_position=record.position,
+    )
+    shown.sender.name = record.sender
+    setattr(shown.sender, "class", record.principal)
+    if not record.position:
+        shown.value.CopyFrom(payload(record.value))
+    return shown
+
+
+def wait(record: WaitRecord) -> SignalWait:
+    """What a turn waits for."""
+    return SignalWait(
+        key=record.key,
+        name=record.name,
+        callback=bool(record.callback_key),
+        deadline=timestamp(record.deadline_ms) if record.deadline_ms else None,
+        start_time=timestamp(record.began_ms),
     )
 
 
@@ -164,7 +201,7 @@ def turn(
     payloads: bool = True,
     steps: bool = True,
 ) -> Turn:
-    """A turn. `payloads` False leaves out message, steps and reply, `steps` False only the steps."""
+    """A turn. `payloads` False leaves out message, steps, signals and reply, `steps` False the middle two."""
     shown = Turn(instance_id=instance_id, incarnation=record.incarnation, turn=view.turn)
     if view.receipt is not None:
         _finished(shown, view.receipt, payloads)
@@ -176,6 +213,9 @@ def turn(
         _message(shown, view.message, payloads)
     if payloads and steps:
         shown.steps.extend(step(at, saved) for at, saved in enumerate(view.steps, 1))
+        shown.signals.extend(map(signal, view.signals))
+    if view.wait is not None:
+        shown.wait.CopyFrom(wait(view.wait))
     if view.failure is not None:
         shown.last_failure.CopyFrom(failure(view.failure))
     if view.operation is not None:

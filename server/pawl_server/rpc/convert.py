@@ -13,8 +13,14 @@ from google.protobuf.duration_pb2 import Duration
 from pawl.v1.instance_service_pb2 import InstanceSpec, ListInstancesRequest
 from pawl.v1.message_service_pb2 import SendMessageRequest
 from pawl.v1.payload_pb2 import Payload
+from pawl.v1.signal_pb2 import Principal, PrincipalClass
 from pawl.v1.step_pb2 import StepDecision
-from pawl.v1.turn_service_pb2 import RedriveAllParkedRequest, ResolveStepRequest
+from pawl.v1.turn_service_pb2 import (
+    RedriveAllParkedRequest,
+    ResolveStepRequest,
+    SignalInstanceRequest,
+    SignalTurnRequest,
+)
 from pawl.v1.workflow_type_pb2 import ExhaustionPolicy, WorkflowType
 from pawl_server.domain import limits as bounds
 from pawl_server.domain.errors import InvalidField, LimitExceeded
@@ -29,6 +35,7 @@ from pawl_server.engine.instances import CreateItem, Wanted
 from pawl_server.engine.listing import STATUSES
 from pawl_server.engine.policies import read_policy
 from pawl_server.engine.redriving import Wanted as Redrive
+from pawl_server.engine.signals import SignalItem
 from pawl_server.engine.types import TypeSettings
 from pawl_server.store.records import pack_policy
 
@@ -41,6 +48,30 @@ def blob(field: str, payload: Payload, limit: str, maximum: int) -> bytes:
     if len(payload.data) > maximum:
         raise LimitExceeded(limit, len(payload.data), maximum)
     return to_blob(payload.encoding, payload.data)
+
+
+def sender(principal: Principal) -> tuple[str, int]:
+    """Name and class of somebody who acts, as stated."""
+    name, kind = principal.name, getattr(principal, "class")
+    size = len(name.encode())
+    if size > bounds.PRINCIPAL_BYTES or not name.isprintable():
+        raise InvalidField("sender.name", f"is not at most {bounds.PRINCIPAL_BYTES} bytes of printable text")
+    if kind not in PrincipalClass.values():
+        raise InvalidField("sender.class", f"is {kind}, which this server does not know")
+    return name, kind
+
+
+def signal_item(request: SignalTurnRequest | SignalInstanceRequest, turn: int, limits: Limits) -> SignalItem:
+    """A signal; `turn` 0 for one to the instance."""
+    instance_id = check_own_id("instance_id", request.instance_id)
+    signal_id = check_id("signal_id", request.signal_id)
+    name = check_id("name", request.name)
+    payload = request.value
+    value = blob("value", payload, "signal_bytes", limits.signal_bytes)
+    parts = payload_parts(payload.encoding, payload.data, payload.digest)
+    life, who = incarnation(request.incarnation), sender(request.sender)
+    digest = digest_of(name.encode(), *parts)
+    return SignalItem(instance_id, life, turn, signal_id, name, "", digest, False, value, *who)
 
 
 def turn_number(value: int) -> int:

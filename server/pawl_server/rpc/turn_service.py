@@ -82,6 +82,25 @@ class TurnService:
         )
 
     @unary()
+    async def SignalTurn(self, request: pb.SignalTurnRequest, context: Context) -> pb.SignalTurnResponse:
+        """Sends a signal to one turn."""
+        turn = convert.turn_number(request.turn)
+        done = await self._engine.signals.give(convert.signal_item(request, turn, self._engine.limits))
+        return pb.SignalTurnResponse(
+            receive_time=timestamp(done.received_ms), consumed_position=done.position
+        )
+
+    @unary()
+    async def SignalInstance(
+        self, request: pb.SignalInstanceRequest, context: Context
+    ) -> pb.SignalInstanceResponse:
+        """Sends a signal to the turn at the head, or to the next one."""
+        done = await self._engine.signals.give(convert.signal_item(request, 0, self._engine.limits))
+        return pb.SignalInstanceResponse(
+            turn=done.turn, receive_time=timestamp(done.received_ms), consumed_position=done.position
+        )
+
+    @unary()
     async def RedriveParked(
         self, request: pb.RedriveParkedRequest, context: Context
     ) -> pb.RedriveParkedResponse:

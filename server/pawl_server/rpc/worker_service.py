@@ -151,6 +151,11 @@ class WorkerService:
         return await self._command("defer", request, pb.DeferTurnResponse())
 
     @unary(sheds=False, while_draining=True)
+    async def WaitSignal(self, request: pb.WaitSignalRequest, _: Context) -> pb.WaitSignalResponse:
+        """Waits for a signal or a callback."""
+        return await self._command("wait_signal", request, pb.WaitSignalResponse())
+
+    @unary(sheds=False, while_draining=True)
     async def ReleaseTurn(self, request: pb.ReleaseTurnRequest, _: Context) -> pb.ReleaseTurnResponse:
         """Gives a turn back."""
         return await self._command("release", request, pb.ReleaseTurnResponse())

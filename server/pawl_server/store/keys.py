@@ -49,9 +49,11 @@ _CATALOGUE = (
         "i:<id>",
         "hash",
         "r (packed record), y (type:version), o (what creation fixed), s (state), k (step keys of the head), "
-        "a (servers awaiting a turn), c (answers to control calls), d:<message id> (turn), "
+        "a (servers awaiting a turn), c (answers to control calls), w (what the head waits for), "
+        "d:<message id> (turn), g:<signal id> (turn that a signal to the instance went to), "
         "q:<message id> (delayed message), <turn>.m (message), <turn>.<position> (step), "
-        "<turn>.f (last failure), <turn>.h (receipt, last step, reply), <turn>.p (parked message)",
+        "<turn>.f (last failure), <turn>.h (receipt, last step, reply), <turn>.p (parked message), "
+        "<turn>.g (signals received), <turn>.g.<number> (value of one that is not consumed)",
         "as long as the instance; fields of a turn until trimmed",
     ),
     KeySpec(
@@ -86,7 +88,7 @@ _CATALOGUE = (
         "due",
         "due",
         "zset",
-        "lease:, backoff:, sleep:, defer:, delayed:, expiry:, settle:, gc:, delete:<id> -> engine ms",
+        "lease:, backoff:, sleep:, wait:, defer:, delayed:, expiry:, settle:, gc:, delete:<id> -> engine ms",
         "one entry per kind and instance",
     ),
     KeySpec(

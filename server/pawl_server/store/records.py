@@ -371,6 +371,50 @@ def delayed_record(raw: bytes) -> DelayedRecord:
     return DelayedRecord(q[1].decode(), q[2], q[3], q[4], q[5], q[6], q[8])
 
 
+class SignalRecord(NamedTuple):
+    """One entry of field `<turn>.g`; see lib/signal.lua."""
+
+    signal_id: str
+    name: str
+    callback_key: str
+    received_ms: int
+    position: int
+    """Step that consumed it; 0 while it is buffered."""
+    rejected: bool
+    sender: str
+    principal: int
+    value: bytes
+    """Blob; empty once consumed."""
+
+
+def signal_records(raw: bytes, values: list[bytes]) -> list[SignalRecord]:
+    """Decodes `<turn>.g` together with the values of its entries."""
+    return [
+        SignalRecord(
+            g[0].decode(), g[1].decode(), g[2].decode(), g[4], g[5], bool(g[6]), g[7].decode(), g[8], value
+        )
+        for g, value in zip(unpack(raw)[1:], values, strict=True)
+    ]
+
+
+class WaitRecord(NamedTuple):
+    """Field `w`: what a turn waits for."""
+
+    key: str
+    name: str
+    """Empty for a callback."""
+    callback_key: str
+    began_ms: int
+    deadline_ms: int
+    """0 for never."""
+
+
+def wait_record(raw: bytes) -> WaitRecord:
+    """Decodes `w`."""
+    w = unpack(raw)
+    return WaitRecord(w[1].decode(), w[2].decode(), w[3].decode(), w[4], w[5])
+
+
 class TurnView(NamedTuple):
     """A turn as get_turn and list_turns read it; see view_turn in lib/view.lua."""
 
@@ -384,6 +428,10 @@ class TurnView(NamedTuple):
     """The saved steps in order, if they were asked for; the one saved by the finish is always there."""
     operation: OperationRecord | None
     """The registered step, as long as it is not saved."""
+    signals: list[SignalRecord]
+    """What it has received, if that was asked for."""
+    wait: WaitRecord | None
+    """What it waits for, if it does."""
 
 
 def turn_view(view: list[Any]) -> TurnView:
@@ -399,6 +447,8 @@ def turn_view(view: list[Any]) -> TurnView:
         failure_record(view[3]) if view[3] else None,
         steps,
         operation_record(view[5]) if view[5] else None,
+        signal_records(view[6], view[7]) if view[6] else [],
+        wait_record(view[8]) if view[8] else None,
     )
 
 

@@ -2675,6 +2675,140 @@ async def settle(
     return settle_decode(await p.call(SETTLE, argv))
 
 
+class SignalItem(NamedTuple):
+    """One item of `signal`."""
+
+    id: str  # instance id
+    inc: int  # incarnation; 0 for any
+    turn: int  # turn number; 0 for the head or, if the inbox is empty, the next one
+    signal_id: str  # idempotency id; empty for a callback
+    name: str  # what the turn waits for; empty for a callback
+    callback: str  # key of the callback; empty for a signal
+    digest: bytes  # digest of name and value
+    rejected: bool  # whether the value is the failure of a callback
+    value: bytes  # value blob
+    sender: str  # name of who sends it, as stated
+    principal: int  # what kind of caller that is, as stated
+
+
+class SignalOk(NamedTuple):
+    turn: int
+    received_ms: int
+    position: int
+
+    word = "OK"
+
+
+class SignalBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class SignalNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class SignalPruned(NamedTuple):
+    word = "PRUNED"
+
+
+class SignalWrongState(NamedTuple):
+    state: int
+
+    word = "WRONG_STATE"
+
+
+class SignalLimitExceeded(NamedTuple):
+    limit: str
+    value: int
+    max: int
+
+    word = "LIMIT_EXCEEDED"
+
+
+SignalReply = (
+    SignalOk
+    | SignalBodyConflict
+    | SignalNotFound
+    | SignalPruned
+    | SignalWrongState
+    | SignalLimitExceeded
+)
+_SIGNAL_WORDS: dict[bytes, Callable[[Sequence[Any]], SignalReply]] = {
+    b"OK": lambda r: SignalOk(int(r[1]), int(r[2]), int(r[3])),
+    b"BODY_CONFLICT": lambda r: SignalBodyConflict(),
+    b"NOT_FOUND": lambda r: SignalNotFound(),
+    b"PRUNED": lambda r: SignalPruned(),
+    b"WRONG_STATE": lambda r: SignalWrongState(int(r[1])),
+    b"LIMIT_EXCEEDED": lambda r: SignalLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
+}
+SIGNAL: Script[SignalReply] = _script("signal")
+"""Gives signals and results of callbacks to turns: at once where the turn waits for them, else they are kept for it."""
+
+
+def signal_args(
+    *,
+    now_ms: int = 0,
+    server: str,
+    max_signals: int,
+    max_signal: int,
+    max_turn: int,
+    reserve: int,
+    items: Sequence[SignalItem],
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, max_signals, max_signal, max_turn, reserve]
+    for item in items:
+        argv += (
+            item.id,
+            item.inc,
+            item.turn,
+            item.signal_id,
+            item.name,
+            item.callback,
+            item.digest,
+            int(item.rejected),
+            item.value,
+            item.sender,
+            item.principal,
+        )
+    return argv
+
+
+def signal_decode(raw: Sequence[Any]) -> Result[SignalReply]:
+    return decode_result("signal", raw, _SIGNAL_WORDS)
+
+
+async def signal(
+    p: Caller,
+    *,
+    now_ms: int = 0,
+    server: str,
+    max_signals: int,
+    max_signal: int,
+    max_turn: int,
+    reserve: int,
+    items: Sequence[SignalItem],
+) -> Result[SignalReply]:
+    """Gives signals and results of callbacks to turns: at once where the turn waits for them, else they are kept for it.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    max_signals: signals and results allowed per turn
+    max_signal: bytes of data allowed per value
+    max_turn: stored bytes allowed per turn
+    reserve: bytes kept free for the message of a turn that has none yet
+    """
+    argv = signal_args(
+        now_ms=now_ms,
+        server=server,
+        max_signals=max_signals,
+        max_signal=max_signal,
+        max_turn=max_turn,
+        reserve=reserve,
+        items=items,
+    )
+    return signal_decode(await p.call(SIGNAL, argv))
+
+
 class SkipOk(NamedTuple):
     finished_ms: int
 
@@ -3068,6 +3202,126 @@ async def trim(
     """
     argv = trim_args(now_ms=now_ms, server=server, limit=limit, items=items)
     return trim_decode(await p.call(TRIM, argv))
+
+
+class WaitSignalItem(NamedTuple):
+    """One item of `wait_signal`."""
+
+    id: str  # instance id
+    inc: int  # incarnation
+    turn: int  # turn number
+    fence: int  # fence of the lease
+    n: int  # command number
+    digest: bytes  # digest of the command
+    key: str  # step key
+    name: str  # name of the signal; empty for a callback
+    callback: str  # key of the callback; empty for a signal
+    ms: int  # how long, 1 ms to 365 days; 0 for ever
+
+
+class WaitSignalOk(NamedTuple):
+    position: int
+    suspended: bool
+    deadline_ms: int
+    outcome: int
+    value: bytes
+
+    word = "OK"
+
+
+class WaitSignalAlready(NamedTuple):
+    word = "ALREADY"
+
+
+class WaitSignalGap(NamedTuple):
+    last: int
+
+    word = "GAP"
+
+
+class WaitSignalBodyConflict(NamedTuple):
+    word = "BODY_CONFLICT"
+
+
+class WaitSignalNotFound(NamedTuple):
+    word = "NOT_FOUND"
+
+
+class WaitSignalStaleFence(NamedTuple):
+    word = "STALE_FENCE"
+
+
+class WaitSignalLeaseEnded(NamedTuple):
+    how: str
+
+    word = "LEASE_ENDED"
+
+
+class WaitSignalLimitExceeded(NamedTuple):
+    limit: str
+    value: int
+    max: int
+
+    word = "LIMIT_EXCEEDED"
+
+
+class WaitSignalWrongState(NamedTuple):
+    state: str
+
+    word = "WRONG_STATE"
+
+
+WaitSignalReply = (
+    WaitSignalOk
+    | WaitSignalAlready
+    | WaitSignalGap
+    | WaitSignalBodyConflict
+    | WaitSignalNotFound
+    | WaitSignalStaleFence
+    | WaitSignalLeaseEnded
+    | WaitSignalLimitExceeded
+    | WaitSignalWrongState
+)
+_WAIT_SIGNAL_WORDS: dict[bytes, Callable[[Sequence[Any]], WaitSignalReply]] = {
+    b"OK": lambda r: WaitSignalOk(int(r[1]), r[2] == 1, int(r[3]), int(r[4]), r[5]),
+    b"ALREADY": lambda r: WaitSignalAlready(),
+    b"GAP": lambda r: WaitSignalGap(int(r[1])),
+    b"BODY_CONFLICT": lambda r: WaitSignalBodyConflict(),
+    b"NOT_FOUND": lambda r: WaitSignalNotFound(),
+    b"STALE_FENCE": lambda r: WaitSignalStaleFence(),
+    b"LEASE_ENDED": lambda r: WaitSignalLeaseEnded(r[1].decode()),
+    b"LIMIT_EXCEEDED": lambda r: WaitSignalLimitExceeded(r[1].decode(), int(r[2]), int(r[3])),
+    b"WRONG_STATE": lambda r: WaitSignalWrongState(r[1].decode()),
+}
+WAIT_SIGNAL: Script[WaitSignalReply] = _script("wait_signal")
+"""Consumes the oldest signal of a name, or the result of a callback, and saves it as a step; if there is none yet,."""
+
+
+def wait_signal_args(
+    *, now_ms: int = 0, server: str, max_steps: int, max_turn: int, items: Sequence[WaitSignalItem]
+) -> list[Arg]:
+    argv: list[Arg] = [now_ms, server, max_steps, max_turn]
+    for item in items:
+        argv += item
+    return argv
+
+
+def wait_signal_decode(raw: Sequence[Any]) -> Result[WaitSignalReply]:
+    return decode_result("wait_signal", raw, _WAIT_SIGNAL_WORDS)
+
+
+async def wait_signal(
+    p: Caller, *, now_ms: int = 0, server: str, max_steps: int, max_turn: int, items: Sequence[WaitSignalItem]
+) -> Result[WaitSignalReply]:
+    """Consumes the oldest signal of a name, or the result of a callback, and saves it as a step; if there is none yet,.
+
+    now_ms: engine time in virtual-time namespaces
+    server: run id of the caller
+    max_steps: steps allowed per turn
+    max_turn: stored bytes allowed per turn
+    """
+    argv = wait_signal_args(now_ms=now_ms, server=server, max_steps=max_steps, max_turn=max_turn, items=items)
+    return wait_signal_decode(await p.call(WAIT_SIGNAL, argv))
 
 
 class WakeOk(NamedTuple):
@@ -4038,11 +4292,13 @@ SCRIPTS: dict[str, Script[Any]] = {
     "retry": RETRY,
     "send": SEND,
     "settle": SETTLE,
+    "signal": SIGNAL,
     "skip": SKIP,
     "sleep": SLEEP,
     "start_operation": START_OPERATION,
     "sweep": SWEEP,
     "trim": TRIM,
+    "wait_signal": WAIT_SIGNAL,
     "wake": WAKE,
     "watch": WATCH,
     "find_message": FIND_MESSAGE,

@@ -1,4 +1,4 @@
---!include lease retry inbox
+--!include lease retry inbox signal
 -- Leases the next heads of a type:version to a stream.
 
 -- The new lease; the receipts of the one before move to the P fields.
@@ -75,7 +75,7 @@ local function claim_next(tv, now, server, conn, delivery_ms)
         local message = unit_get(u, r[HEAD] .. '.m')
         if message then
           if r[BYTES] == 0 then
-            r[BYTES] = #message
+            r[BYTES] = #message + signals_bytes(u, r[HEAD])
           end
           lease_open(u, now, conn, delivery_ms)
           return claim_view(u)

@@ -6,14 +6,26 @@ local WORD_FAIL = 2
 local WORD_RELEASE = 3
 local WORD_SLEEP = 4
 local WORD_DEFER = 5
+local WORD_WAIT = 6 -- the lease ended with it
+local WORD_SIGNAL = 7 -- a wait that was over at once
 
-local function command_repeat(digest, last_digest, word, answer1, answer2)
+-- What a wait that was over at once has given: its step has the value, until that is trimmed.
+local function command_received(u, turn, position, outcome)
+  local step = unit_table(u, turn .. '.' .. position)
+  return step and { 'OK', position, 0, 0, outcome, step[4] } or { 'ALREADY' }
+end
+
+local function command_repeat(u, turn, digest, last_digest, word, answer1, answer2)
   if digest ~= last_digest then
     return { 'BODY_CONFLICT' }
   elseif word == WORD_CHECKPOINT or word == WORD_DEFER then
     return { 'OK', answer1 }
   elseif word == WORD_FAIL or word == WORD_SLEEP then
     return { 'OK', answer1, answer2 }
+  elseif word == WORD_WAIT then
+    return { 'OK', answer1, 1, answer2, 0, '' }
+  elseif word == WORD_SIGNAL then
+    return command_received(u, turn, answer1, answer2)
   end
   return { 'OK' }
 end
@@ -27,7 +39,7 @@ local function command_finished(u, turn, fence, n, digest)
   elseif n < h[R_N] then
     return { 'ALREADY' }
   elseif h[R_STATE] ~= COMPLETED then
-    return command_repeat(digest, h[R_DIGEST], h[R_WORD], h[R_ANSWER1], h[R_ANSWER2])
+    return command_repeat(u, turn, digest, h[R_DIGEST], h[R_WORD], h[R_ANSWER1], h[R_ANSWER2])
   elseif digest ~= h[R_DIGEST] then
     return { 'BODY_CONFLICT' }
   end
@@ -48,7 +60,7 @@ local function command_check(u, inc, turn, fence, n, digest)
     return { 'STALE_FENCE' }
   elseif fence == r[FENCE] then
     if n == r[N] and n > 0 then
-      return command_repeat(digest, r[DIGEST], r[WORD], r[ANSWER1], r[ANSWER2])
+      return command_repeat(u, turn, digest, r[DIGEST], r[WORD], r[ANSWER1], r[ANSWER2])
     elseif n < r[N] then
       return { 'ALREADY' }
     elseif r[HOW] ~= 0 then
@@ -59,7 +71,7 @@ local function command_check(u, inc, turn, fence, n, digest)
     return nil
   elseif fence == r[PFENCE] then
     if n == r[PN] and n > 0 then
-      return command_repeat(digest, r[PDIGEST], r[PWORD], r[PANSWER1], r[PANSWER2])
+      return command_repeat(u, turn, digest, r[PDIGEST], r[PWORD], r[PANSWER1], r[PANSWER2])
     elseif n < r[PN] then
       return { 'ALREADY' }
     end

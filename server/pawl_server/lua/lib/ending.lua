@@ -1,4 +1,4 @@
---!include inbox notes receipt history
+--!include inbox notes receipt history signal
 -- Turns that end without completing: at the head, or in the queue, where they stay as tombstones until the head gets there.
 
 local HOW_CANCELLED = 9
@@ -7,7 +7,7 @@ local HOW_CANCELLED = 9
 local function head_end(u, now, server, state, event, detail)
   local r = u.r
   local turn = r[HEAD]
-  local bytes = r[BYTES] > 0 and r[BYTES] or #(unit_get(u, turn .. '.m') or '')
+  local bytes = r[BYTES] > 0 and r[BYTES] or #(unit_get(u, turn .. '.m') or '') + signals_bytes(u, turn)
   local h = { 1, state, now, r[ATTEMPT], r[STEPS], bytes, r[FENCE], r[N], r[DIGEST], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
   h[R_WORD], h[R_ANSWER1], h[R_ANSWER2] = r[WORD], r[ANSWER1], r[ANSWER2]
   h[R_HOW] = r[STATE] == RUNNING and HOW_CANCELLED or r[HOW]
@@ -41,6 +41,7 @@ local function queued_end(u, now, server, turn, state, event, detail)
   local m = unit_table(u, turn .. '.m') or { 1, '', '', '', '', 0 }
   tombstone(u, turn, now, state, m[2], m[3], m[6])
   unit_set(u, turn .. '.m', false)
+  signals_drop(u, turn)
   r[PENDING] = r[PENDING] - 1
   inbox_unexpire(u, turn)
   notify_awaiting(u, turn, '')
@@ -60,6 +61,7 @@ local function unsent_end(u, now, message_id, digest, state)
   tombstone(u, turn, now, state, message_id, digest, now)
   unit_set(u, 'd:' .. message_id, tostring(turn))
   if r[HEAD] == turn then
+    signals_move(u, turn, turn + 1)
     r[HEAD] = turn + 1
     history_moved(u, now)
   end

@@ -9,6 +9,7 @@ local HOW_LOST = 5
 local HOW_RETURNED = 6
 local HOW_SLEEPING = 7
 local HOW_DEFERRED = 8
+local HOW_WAITING = 10
 
 -- Ends the lease: the record keeps its receipts.
 local function lease_end(u, how)

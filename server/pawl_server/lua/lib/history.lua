@@ -1,4 +1,4 @@
---!include unit type states receipt
+--!include unit type states receipt signal
 -- Finished turns stay where they are. Trimming removes payloads first (message, steps, reply), then, later, the receipt
 -- and its dedup entry. A receipt that can't be read ends the trimming of its instance.
 -- What is old is trimmed by the entry `gc` of `due`, whose time the record has: a turn that finishes within the limits reads
@@ -56,6 +56,7 @@ local function history_drop_payload(u, turn, h)
   for position = 1, h[R_LAST_STEP] ~= 0 and h[R_STEPS] - 1 or h[R_STEPS] do
     unit_set(u, turn .. '.' .. position, false)
   end
+  signals_drop(u, turn)
   h[R_REPLY], h[R_LAST_STEP] = 0, 0
   h[R_MESSAGE_ID], h[R_MESSAGE_DIGEST], h[R_ADMITTED] = m[2], m[3], m[6]
   unit_set(u, turn .. '.h', cmsgpack.pack(h))
@@ -109,6 +110,7 @@ local function history_trim_receipts(u, now, limit)
     if not h or now - h[R_FINISHED] < RECEIPT_MS then
       break
     end
+    signals_forget(u, turn)
     unit_set(u, turn .. '.h', false)
     unit_set(u, 'd:' .. h[R_MESSAGE_ID], false)
     r[OLDEST] = turn + 1

@@ -1,4 +1,4 @@
---!include wake ending overtime
+--!include wake ending overtime wait
 -- Applies what time has decided already; every script that touches an instance does this first. It ends a lease only where
 -- the registered step is out of time.
 -- `u.fired` names the kinds of entry of `due` that had something to do.
@@ -141,7 +141,10 @@ local function settle_head(u, now, server)
     operation_over(u, now, server)
   end
   local timed = TIMED[r[STATE]]
-  if timed and r[DEADLINE] <= now then
+  if timed and r[DEADLINE] > 0 and r[DEADLINE] <= now then
+    if r[STATE] == WAITING then
+      wait_timed_out(u, now)
+    end
     DUE[timed .. u.id] = false
     r[DEADLINE] = 0
     transition(u, QUEUED)

@@ -2,8 +2,8 @@
 -- The one path to a reason to wake: whatever leaves an unfinished head with a new state calls make_ready. An instance
 -- enters `busy` with its first unfinished turn and leaves it with its last.
 
--- Kinds of `due` entry of heads that go on at DEADLINE.
-local TIMED = { [SLEEPING] = 'sleep:', [BACKOFF] = 'backoff:', [DEFERRED] = 'defer:' }
+-- Kinds of `due` entry of heads that go on at DEADLINE; 0 is never, for a wait without end.
+local TIMED = { [SLEEPING] = 'sleep:', [WAITING] = 'wait:', [BACKOFF] = 'backoff:', [DEFERRED] = 'defer:' }
 
 local function make_ready(u, now, server)
   local r = u.r
@@ -21,7 +21,7 @@ local function make_ready(u, now, server)
   end
   if r[STATE] == QUEUED then
     ready_add(u, now, server)
-  elseif TIMED[r[STATE]] then
+  elseif TIMED[r[STATE]] and r[DEADLINE] > 0 then
     DUE[TIMED[r[STATE]] .. u.id] = r[DEADLINE]
   end
 end
@@ -46,6 +46,9 @@ local function transition(u, to)
   local r = u.r
   if not MOVES[r[STATE] * 16 + to] then
     error('no move from ' .. r[STATE] .. ' to ' .. to)
+  end
+  if r[STATE] == WAITING then
+    unit_set(u, 'w', false)
   end
   r[STATE] = to
   unit_touch(u)

@@ -38,7 +38,7 @@ while turn <= r[TAIL] and #entries < limit and bytes < max_bytes do
   local v = view_fields(u, { turn .. '.m', turn .. '.h', turn .. '.f' })
   if v[1] and not v[2] then
     local raw, size = slim(v[1])
-    entries[#entries + 1] = { turn, raw, '', v[3] or '', {}, '', size }
+    entries[#entries + 1] = { { turn, raw, '', v[3] or '', {}, '', '', {}, view_wait(u, turn) }, size }
   end
   turn = turn + 1
 end

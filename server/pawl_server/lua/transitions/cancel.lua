@@ -8,10 +8,10 @@
 -- @arg   request_id  str    idempotency id; may be empty
 -- @arg   digest      bytes  digest of the request
 -- @arg   comment     str    text for the ledger
--- @from  QUEUED, RUNNING, SLEEPING, BACKOFF, DEFERRED, UNCERTAIN, FAILED
+-- @from  QUEUED, RUNNING, SLEEPING, WAITING, BACKOFF, DEFERRED, UNCERTAIN, FAILED
 -- @to    CANCELLED
 -- @reply OK(finished_ms int, former int) | BODY_CONFLICT | NOT_FOUND | PRUNED | WRONG_STATE(state int, attempt int)
--- @emits TURN_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
+-- @emits TURN_CANCELLED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
 -- @oom   allow
 -- @spec  R-CANCEL-1, R-CANCEL-2, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control commit

@@ -7,7 +7,7 @@
 -- @arg   max_turns   int    turns that are removed at once
 -- @arg   request_id  str    idempotency id; may be empty
 -- @reply OK(deleted bool, background bool) | NOT_FOUND
--- @emits DELETED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
+-- @emits DELETED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
 -- @oom   allow
 -- @spec  R-DELETE-1, R-DELETE-2, R-DELETE-3
 --!include control buried dead commit

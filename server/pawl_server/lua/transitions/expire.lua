@@ -5,10 +5,10 @@
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @arg   limit   int  entries to look at, 1 to 256
--- @from  RUNNING, FAILED, BACKOFF, SLEEPING, DEFERRED, QUEUED
+-- @from  RUNNING, FAILED, BACKOFF, SLEEPING, WAITING, DEFERRED, QUEUED
 -- @to    QUEUED, BACKOFF, FAILED, SKIPPED, PARKED, EXPIRED
 -- @reply FIRED(kind str, id str, inc int, turn int, fence int, conn str, outcome str, how str) | STALE(kind str, id str) | HELD(id str) | NEXT(due_ms int)
--- @emits ATTEMPT_EXPIRED, ATTEMPT_LOST, TURN_FAILED, TURN_READY, TURN_EXPIRED, TURN_ADMITTED, TURN_SKIPPED, TURN_PARKED, TURN_UNCERTAIN
+-- @emits ATTEMPT_EXPIRED, ATTEMPT_LOST, TURN_FAILED, TURN_READY, TURN_EXPIRED, TURN_ADMITTED, TURN_SKIPPED, TURN_PARKED, TURN_UNCERTAIN, STEP_SAVED
 -- @oom   allow
 -- @spec  R-EXPIRE-1, R-EXPIRE-2, R-EXPIRE-3, R-EXPIRE-4, R-EXPIRE-5, R-DELAY-1, R-TTL-1, R-TTL-2, R-POLICY-1, R-SETTLE-2, R-DELETE-1, R-EVENT-6
 --!include expire history buried commit
@@ -19,7 +19,7 @@ local DAMAGED_MS = 60000
 local TRIM_LIMIT = 1024
 
 -- What settle does for an entry of these kinds: the outcome that is reported.
-local SETTLED = { backoff = 'ready', sleep = 'ready', defer = 'ready', delayed = 'admitted', expiry = 'expired', settle = 'passed', operation = 'expired' }
+local SETTLED = { backoff = 'ready', sleep = 'ready', wait = 'ready', defer = 'ready', delayed = 'admitted', expiry = 'expired', settle = 'passed', operation = 'expired' }
 
 -- When an entry that came too early is really due; false for never.
 local function expire_again(u, kind)
@@ -31,7 +31,7 @@ local function expire_again(u, kind)
   elseif kind == 'operation' then
     return r[OP_AT] > 0 and r[OP_AT]
   end
-  return TIMED[r[STATE]] == kind .. ':' and not has_bit(r[FLAGS], 1) and r[DEADLINE]
+  return TIMED[r[STATE]] == kind .. ':' and not has_bit(r[FLAGS], 1) and r[DEADLINE] > 0 and r[DEADLINE]
 end
 
 local now = meta_load(now_ms)

@@ -4,7 +4,10 @@
 -- @arg   server  str   run id of the caller
 -- @arg   repair  bool  whether to repair
 -- @item  id      str   instance id
+-- @from  WAITING
+-- @to    QUEUED
 -- @reply OK(findings list) | NOT_FOUND
+-- @emits TURN_READY
 -- @oom   allow
 -- @lane  bulk
 -- @spec  R-FSCK-1, R-FSCK-3
@@ -32,12 +35,19 @@ end
 -- The names of an instance's fields, sorted out.
 local function field_names(u)
   local all = redis.call('HKEYS', u.key)
-  local f = { has = {}, delayed = {}, known = {}, parked = {}, turns = {} }
+  local f = { has = {}, delayed = {}, known = {}, parked = {}, turns = {}, signalled = {}, values = {}, routes = {} }
   for i = 1, #all do
     local field = all[i]
     f.has[field] = true
     local turn, part = string.match(field, '^(%d+)%.(%w+)$')
-    if turn and part == 'p' then
+    local of_turn, number = string.match(field, '^(%d+)%.g%.(%d+)$')
+    if of_turn then
+      f.values[#f.values + 1] = { field, tonumber(of_turn), tonumber(number) }
+    elseif turn and part == 'g' then
+      f.signalled[#f.signalled + 1] = tonumber(turn)
+    elseif string.sub(field, 1, 2) == 'g:' then
+      f.routes[#f.routes + 1] = field
+    elseif turn and part == 'p' then
       f.parked[#f.parked + 1] = tonumber(turn)
     elseif turn then
       f.turns[#f.turns + 1] = { field, tonumber(turn), part }
@@ -83,9 +93,9 @@ local function check_turns(u, f)
   for i = 1, #f.turns do
     local field, turn, part = unpack(f.turns[i])
     local gone = turn < r[OLDEST] or turn > r[TAIL] or turn < r[KEPT] and part ~= 'h'
-    local over = part == 'o' and turn >= r[HEAD] and r[OP] == 0
+    local saved = part == 'o' and turn >= r[HEAD] and r[OP] == 0
     if note(gone, 'field ' .. field .. ' is left of a turn that was trimmed')
-      or note(over, 'field ' .. field .. ' is left of a step that is over') then
+      or note(saved, 'field ' .. field .. ' is left of a step that is over') then
       unit_set(u, field, false)
     end
   end
@@ -96,6 +106,69 @@ local function check_turns(u, f)
     if note(lost, 'field ' .. f.known[i] .. ' leads nowhere') then
       unit_set(u, f.known[i], false)
     end
+  end
+end
+
+-- Whether the values that a turn has not consumed are still kept.
+local function values_kept(u, f, turn)
+  local h = f.has[turn .. '.h'] and receipt_get(u, turn)
+  return turn >= u.r[KEPT] and not (h and (h[R_MESSAGE_ID] or 0) ~= 0)
+end
+
+-- What turns have received, and the values that nothing has consumed.
+local function check_received(u, f)
+  local r = u.r
+  local count = 0
+  for i = 1, #f.signalled do
+    local turn = f.signalled[i]
+    if note(turn < r[OLDEST] or turn > r[TAIL] + 1, 'signals are left of turn ' .. turn .. ', which was trimmed') then
+      unit_set(u, turn .. '.g', false)
+    else
+      count = count + 1
+    end
+  end
+  recount(u, SIGNALLED, 'turns with signals', count)
+  local wanted = {}
+  for i = 1, #f.signalled do
+    local turn = f.signalled[i]
+    local g = unit_table(u, turn .. '.g')
+    note(unit_get(u, turn .. '.g') and not g, 'what turn ' .. turn .. " has received can't be read")
+    for at = 2, g and values_kept(u, f, turn) and #g or 0 do
+      if g[at][G_POSITION] == 0 then
+        wanted[signal_field(turn, at)] = true
+        note(not f.has[signal_field(turn, at)], 'turn ' .. turn .. ' has lost the value of signal ' .. at - 1)
+      end
+    end
+  end
+  for i = 1, #f.values do
+    local field, turn = f.values[i][1], f.values[i][2]
+    local unread = unit_get(u, turn .. '.g') and not unit_table(u, turn .. '.g')
+    if note(not wanted[field] and not unread, 'field ' .. field .. ' is no value of a signal') then
+      unit_set(u, field, false)
+    end
+  end
+  for i = 1, #f.routes do
+    local g, known = unit_table(u, unit_get(u, f.routes[i]) .. '.g'), false
+    for at = 2, g and #g or 0 do
+      known = known or 'g:' .. g[at][G_ID] == f.routes[i]
+    end
+    if note(not known, 'field ' .. f.routes[i] .. ' leads nowhere') then
+      unit_set(u, f.routes[i], false)
+    end
+  end
+end
+
+-- A wait that can't be read never would end: the turn goes on, and waits anew.
+local function check_wait(u, f)
+  local r = u.r
+  if note(r[STATE] == WAITING and not unit_table(u, 'w'), "what the head waits for can't be read") then
+    make_unready(u)
+    r[DEADLINE] = 0
+    transition(u, QUEUED)
+    ledger_add(u, TURN_READY, now, r[HEAD], QUEUED)
+    make_ready(u, now, server)
+  elseif note(f.has.w and r[STATE] ~= WAITING, 'something is left of a wait that has ended') then
+    unit_set(u, 'w', false)
   end
 end
 
@@ -166,9 +239,11 @@ for at = FIRST, LAST, STRIDE do
   if u then
     local f = field_names(u)
     check_turns(u, f)
+    check_received(u, f)
     check_delayed(u, f)
     check_indexes(u, f)
     check_ledger(u)
+    check_wait(u, f)
     replies[#replies + 1] = { 'OK', found }
   elseif MISSING.damaged then
     unit_mark('damaged', 'i:' .. id, now)

@@ -13,7 +13,7 @@
 --!include settle commit
 
 -- Kinds of `due` entry that belong to a state of the head.
-local STATES = { lease = RUNNING, sleep = SLEEPING, backoff = BACKOFF, defer = DEFERRED }
+local STATES = { lease = RUNNING, sleep = SLEEPING, wait = WAITING, backoff = BACKOFF, defer = DEFERRED }
 local SECONDARY = { delayed = DELAYED_AT, expiry = EXPIRES_AT, gc = GC_AT }
 
 local now = meta_load(now_ms)
@@ -27,7 +27,7 @@ local function due_stands(u, deleting, what)
   elseif not u then
     return false
   elseif STATES[what] then
-    return u.r[STATE] == STATES[what] and (what == 'lease' or not has_bit(u.r[FLAGS], 1))
+    return u.r[STATE] == STATES[what] and u.r[DEADLINE] > 0 and (what == 'lease' or not has_bit(u.r[FLAGS], 1))
   elseif SECONDARY[what] then
     return u.r[SECONDARY[what]] > 0
   end

@@ -3,10 +3,10 @@
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   server  str  run id of the caller
 -- @item  id      str  instance id
--- @from  BACKOFF, SLEEPING, DEFERRED, QUEUED
+-- @from  BACKOFF, SLEEPING, WAITING, DEFERRED, QUEUED
 -- @to    QUEUED, EXPIRED
 -- @reply OK(state int) | NOT_FOUND
--- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
+-- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
 -- @oom   allow
 -- @spec  R-SETTLE-1, R-DELAY-1, R-TTL-1, R-CANCEL-2
 --!include settle commit

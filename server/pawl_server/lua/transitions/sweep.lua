@@ -6,10 +6,10 @@
 -- @arg   limit     int  instances to look at, 1 to 1,000
 -- @arg   dead      str  runs of servers that are gone, comma-separated
 -- @arg   grace_ms  int  time left to their leases
--- @from  BACKOFF, SLEEPING, DEFERRED
+-- @from  BACKOFF, SLEEPING, WAITING, DEFERRED
 -- @to    QUEUED
 -- @reply OK(cursor str, scanned int, repaired int, orphaned int)
--- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
+-- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
 -- @oom   allow
 -- @spec  R-SWEEP-1, R-SWEEP-2
 --!include orphan mend dead commit
