@@ -9,14 +9,18 @@ from dataclasses import replace
 
 import pytest
 
+from pawl._convert import turn_of as converted
 from pawl.cli.demo import show
 from pawl.demo.audit import Evidence, Report, executed_after_saving, judge
 from pawl.demo.chaos import Kill, held_turns, running_steps
 from pawl.demo.marks import Kind, Mark
 from pawl.demo.progress import Display
 from pawl.demo.workflows import STEPS
-from pawl.models import Failure, Origin, SavedStep, Turn
+from pawl.models import Failure, Turn
 from pawl.payloads import encode
+from pawl.v1.step_pb2 import Step
+from pawl.v1.turn_pb2 import Turn as TurnMessage
+from pawl.v1.turn_pb2 import TurnState
 
 CRASHED, FAILING, PLAIN = "doc-crashed", "doc-failing", "doc-plain"
 
@@ -28,15 +32,24 @@ def effect(instance: str, step: str) -> str:
 def turn_of(
     instance: str, attempt: int, saved_in: dict[str, int] | None = None, state: str = "COMPLETED"
 ) -> Turn:
-    steps = tuple(
-        SavedStep(at, key, "step", None, (saved_in or {}).get(key, attempt), encode(None))
+    steps = [
+        Step(
+            position=at, key=key, kind="step", attempt=(saved_in or {}).get(key, attempt), output=encode(None)
+        )
         for at, key in enumerate(STEPS, 1)
+    ]
+    message = TurnMessage(
+        instance_id=instance,
+        incarnation=1,
+        turn=1,
+        state=TurnState.Value(f"TURN_STATE_{state}"),
+        message_id="ingest",
+        attempt=attempt,
+        step_count=len(steps),
+        steps=steps,
+        reply=encode({"words": 10, "definitions": 2, "links": 1, "refused": 3}),
     )
-    reply = encode({"words": 10, "definitions": 2, "links": 1, "refused": 3})
-    return Turn(
-        instance, 1, 1, state, "ingest", Origin("client"), attempt, len(steps), steps, None, None, None, None,
-        False, 0, None, None, reply,
-    )  # fmt: skip
+    return converted(message)
 
 
 class Story:

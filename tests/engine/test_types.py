@@ -64,7 +64,9 @@ async def test_what_a_crash_left_behind_is_made_good(engine: Engine, monkeypatch
 async def test_every_setting_is_shown(engine: Engine, field: str) -> None:
     """Who reads a type, changes one setting and stores it changes no other."""
     before = await engine.types.get("t")
-    stored = await engine.types.put("t", {field: TYPE_DEFAULTS[field] + 1})
+    default = TYPE_DEFAULTS[field]
+    other = "\0NO\0" if isinstance(default, str) else 0.5 if field == "jitter" else default + 1
+    stored = await engine.types.put("t", {field: other})
     shown = await engine.types.get("t")
     assert shown == stored
     shown.ClearField("revision")
