@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pawl.v1 import message_service_pb2 as messages
 from pawl.v1 import turn_service_pb2 as turns
 from pawl.v1.event_service_pb2 import ListEventsRequest
+from pawl.v1.failure_pb2 import Failure
 from pawl.v1.payload_pb2 import Payload
 from pawl.v1.signal_pb2 import PRINCIPAL_CLASS_PERSON, Principal
 from pawl.v1.step_pb2 import WaitOutcome
 from pawl.v1.turn_pb2 import Turn, TurnState
+from pawl_server.domain.callback import callback_base
 from pawl_server.domain.limits import Limits
 from tests.support.api import CALL_S, Api, json, refusal_of
 from tests.support.raw_worker import ByPolls
@@ -145,7 +147,7 @@ async def test_fields(api: Api) -> None:
         ("value.encoding", {"value": Payload(encoding="a b")}),
         ("sender.name", {"sender": Principal(name="x" * 129)}),
         ("sender.name", {"sender": Principal(name="a\nb")}),
-        ("sender.class", {"sender": Principal(**{"class": 9})}),
+        ("sender.class", {"sender": Principal(**cast("dict[str, Any]", {"class": 9}))}),
     )
     for field, fields in bad:
         usual = {"instance_id": "a", "turn": 1, "signal_id": "s", "name": "go"}
@@ -220,3 +222,95 @@ async def test_the_timer_of_a_wait_fires_by_itself(api: Api) -> None:
 
         await wait_until(over)
         assert (await worker.turn()).steps[0].wait_outcome == WaitOutcome.WAIT_OUTCOME_TIMED_OUT
+
+
+def answer(token: str, **fields: Any) -> turns.ResolveCallbackRequest:
+    """The result of a callback."""
+    return turns.ResolveCallbackRequest(token=token, **fields)
+
+
+@pytest.mark.spec("R-CALLBACK-1", "R-CALLBACK-2", "R-CALLBACK-3")
+async def test_a_callback_is_answered_by_its_token(api: Api) -> None:
+    await api.create("a")
+    await api.send("a", "m1")
+    async with ByPolls(api) as worker:
+        turn = await worker.turn()
+        await worker.do(turn, wait_signal("one", callback="call.1"))
+        assert (await turn_of(api)).wait.callback
+        token = turn.callback_base + "call.1"
+        done = await api.turns.ResolveCallback(answer(token, value=json("yes"), sender=ANN))
+        assert (done.instance_id, done.turn) == ("a", 1)
+        assert await api.turns.ResolveCallback(answer(token, value=json("yes"))) == done
+        for other in (
+            answer(token, value=json("no")),
+            answer(token, value=Payload(data=b"yes")),
+            answer(token, failure=Failure(reason="NO")),
+        ):
+            problem = await refusal_of(api.turns.ResolveCallback(other))
+            assert (problem.reason, problem.metadata) == (
+                "BODY_CONFLICT", {"resource": "callback", "name": "call.1"},
+            )  # fmt: skip
+        turn = await worker.turn()
+        assert turn.callback_base + "call.1" == token, "the same in every lease"
+        assert [(step.kind, step.output.data) for step in turn.steps] == [("callback", b"yes")]
+        [signal] = (await turn_of(api)).signals
+        assert (signal.signal_id, signal.name, signal.callback_key, signal.sender) == ("", "", "call.1", ANN)
+        await worker.do(turn, finish())
+    assert await api.turns.ResolveCallback(answer(token, value=json("yes"))) == done
+    late = answer(turn.callback_base + "other", value=json("yes"))
+    assert (await refusal_of(api.turns.ResolveCallback(late))).reason == "WRONG_STATE"
+
+
+@pytest.mark.spec("R-CALLBACK-1")
+async def test_a_callback_is_rejected(api: Api) -> None:
+    await api.create("a")
+    await api.send("a", "m1")
+    async with ByPolls(api) as worker:
+        turn = await worker.turn()
+        await worker.do(turn, wait_signal("one", callback="call"))
+        failure = Failure(reason="DENIED", message="x" * 3_000, cause=Failure(reason="POLICY"))
+        request = answer(turn.callback_base + "call", failure=failure)
+        done = await api.turns.ResolveCallback(request)
+        assert await api.turns.ResolveCallback(request) == done
+        [step] = (await worker.turn()).steps
+        assert (step.wait_outcome, step.output.encoding) == (
+            WaitOutcome.WAIT_OUTCOME_REJECTED,
+            "pawl/failure",
+        )
+        kept = Failure.FromString(step.output.data)
+        assert (kept.reason, len(kept.message), kept.truncated, kept.cause.reason) == (
+            "DENIED",
+            2_048,
+            True,
+            "POLICY",
+        )
+
+
+@pytest.mark.spec("R-CALLBACK-3", "R-SIGNAL-6", "R-API-1")
+async def test_results_that_are_refused(api: Api) -> None:
+    instance = await api.create("a")
+    await api.send("a", "m1")
+    base = callback_base("default", "a", instance.incarnation, 1)
+    bad: tuple[tuple[str, turns.ResolveCallbackRequest], ...] = (
+        ("token", answer("junk", value=json("1"))),
+        ("token", answer(base + "a b", value=json("1"))),
+        ("value", answer(base + "key")),
+        ("value.encoding", answer(base + "key", value=Payload(encoding="a b"))),
+        ("failure.reason", answer(base + "key", failure=Failure())),
+        ("sender.name", answer(base + "key", value=json("1"), sender=Principal(name="x" * 129))),
+    )
+    for field, request in bad:
+        problem = await refusal_of(api.turns.ResolveCallback(request))
+        assert (problem.reason, problem.metadata) == ("INVALID_FIELD", {"field": field})
+    for token in (
+        callback_base("default", "nobody", 1, 1),
+        callback_base("default", "a", instance.incarnation + 1, 1),
+        callback_base("default", "a", instance.incarnation, 2),
+    ):
+        problem = await refusal_of(api.turns.ResolveCallback(answer(token + "key", value=json("1"))))
+        assert (problem.code, problem.reason) == ("NOT_FOUND", "NOT_FOUND")
+    problem = await refusal_of(api.turns.ResolveCallback(answer(base + "key", value=json(b"x" * 32_769))))
+    assert problem.metadata["limit"] == "signal_bytes"
+    assert list((await turn_of(api)).signals) == []
+    null = await api.turns.ResolveCallback(answer(base + "key", value=Payload()))
+    assert null.turn == 1

@@ -32,6 +32,7 @@ def test_it_is_kept_with_who_sent_it(driver: Driver) -> None:
 def test_it_is_kept_whatever_the_turn_does(driver: Driver, state: str) -> None:
     driver.put_type(max_attempts=2)
     driver.send()
+    held = None
     if state != "QUEUED":
         held = driver.take()
         if state == "SLEEPING":
@@ -53,6 +54,7 @@ def test_it_is_kept_whatever_the_turn_does(driver: Driver, state: str) -> None:
     if state != "RUNNING":
         driver.elapse(1_000)
         held = driver.take()
+    assert held
     assert held.wait().value == b"\0v"
 
 

@@ -13,7 +13,7 @@ from pawl_server.domain.limits import (
     FAILURE_DETAILS_BYTES,
     FAILURE_MESSAGE_BYTES,
 )
-from pawl_server.domain.payload import check_payload, to_blob
+from pawl_server.domain.payload import check_payload, from_blob, to_blob
 
 
 class StatedFailure(NamedTuple):
@@ -62,6 +62,21 @@ def read_failure(field: str, failure: Failure) -> StatedFailure:
     return StatedFailure(
         own.reason, own.message, own.truncated or not whole, details, nested, failure.non_retryable
     )
+
+
+def failure_bytes(stated: StatedFailure) -> bytes:
+    """A failure with its causes as one serialized Failure."""
+    failure = Failure(
+        reason=stated.reason,
+        message=stated.message,
+        truncated=stated.truncated,
+        non_retryable=stated.final,
+    )
+    if stated.details:
+        failure.details.encoding, failure.details.data = from_blob(stated.details)
+    if stated.cause:
+        failure.cause.MergeFromString(stated.cause)
+    return failure.SerializeToString(deterministic=True)
 
 
 def _stated(field: str, failure: Failure) -> Failure:

@@ -17,19 +17,21 @@ from pawl.v1.signal_pb2 import Principal, PrincipalClass
 from pawl.v1.step_pb2 import StepDecision
 from pawl.v1.turn_service_pb2 import (
     RedriveAllParkedRequest,
+    ResolveCallbackRequest,
     ResolveStepRequest,
     SignalInstanceRequest,
     SignalTurnRequest,
 )
 from pawl.v1.workflow_type_pb2 import ExhaustionPolicy, WorkflowType
 from pawl_server.domain import limits as bounds
+from pawl_server.domain.callback import Callback
 from pawl_server.domain.errors import InvalidField, LimitExceeded
 from pawl_server.domain.ids import check_id, check_optional_id, check_own_id, check_type
 from pawl_server.domain.limits import Limits
 from pawl_server.domain.payload import check_payload, digest_of, payload_digest, payload_parts, to_blob
 from pawl_server.domain.times import DAY, HOUR, SECOND, duration_ms, timestamp_ms
 from pawl_server.engine.control import Decision, Target
-from pawl_server.engine.failures import read_failure
+from pawl_server.engine.failures import failure_bytes, read_failure
 from pawl_server.engine.inbox import SendItem
 from pawl_server.engine.instances import CreateItem, Wanted
 from pawl_server.engine.listing import STATUSES
@@ -72,6 +74,29 @@ def signal_item(request: SignalTurnRequest | SignalInstanceRequest, turn: int, l
     life, who = incarnation(request.incarnation), sender(request.sender)
     digest = digest_of(name.encode(), *parts)
     return SignalItem(instance_id, life, turn, signal_id, name, "", digest, False, value, *who)
+
+
+FAILURE_ENCODING = "pawl/failure"
+
+
+def callback_item(request: ResolveCallbackRequest, named: Callback, limits: Limits) -> SignalItem:
+    """The result of the callback that a token names."""
+    result = request.WhichOneof("result")
+    rejected = result == "failure"
+    if result is None:
+        raise InvalidField("value", "is missing, and so is failure")
+    if rejected:
+        stated = failure_bytes(read_failure("failure", request.failure))
+        value = to_blob(FAILURE_ENCODING, stated)
+        digest = digest_of(b"failure", request.failure.SerializeToString(deterministic=True))
+    else:
+        payload = request.value
+        value = blob("value", payload, "signal_bytes", limits.signal_bytes)
+        digest = digest_of(b"value", *payload_parts(payload.encoding, payload.data, payload.digest))
+    who = sender(request.sender)
+    return SignalItem(
+        named.instance_id, named.incarnation, named.turn, "", "", named.key, digest, rejected, value, *who
+    )
 
 
 def turn_number(value: int) -> int:

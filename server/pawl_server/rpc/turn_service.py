@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from pawl.v1 import turn_service_pb2 as pb
 from pawl_server.delivery.frames import fill_refusal
+from pawl_server.domain.callback import read_token
 from pawl_server.domain.ids import check_own_id, check_type
 from pawl_server.domain.times import timestamp
 from pawl_server.engine import Engine
@@ -98,6 +99,17 @@ class TurnService:
         done = await self._engine.signals.give(convert.signal_item(request, 0, self._engine.limits))
         return pb.SignalInstanceResponse(
             turn=done.turn, receive_time=timestamp(done.received_ms), consumed_position=done.position
+        )
+
+    @unary()
+    async def ResolveCallback(
+        self, request: pb.ResolveCallbackRequest, context: Context
+    ) -> pb.ResolveCallbackResponse:
+        """Gives a callback its result."""
+        named = read_token(request.token, self._engine.namespace)
+        done = await self._engine.signals.give(convert.callback_item(request, named, self._engine.limits))
+        return pb.ResolveCallbackResponse(
+            instance_id=named.instance_id, turn=done.turn, receive_time=timestamp(done.received_ms)
         )
 
     @unary()
