@@ -148,7 +148,8 @@ def test_cancel(pawl: Run, name: str) -> None:
     assert ok(pawl("cancel", name, "--message", "m2")) == "message m2, turn 3, is cancelled\n"
     assert ok(pawl("cancel", name, "--message", "later")) == "message later, turn 4, is cancelled\n"
     assert [one["message_id"] for one in value(pawl("inbox", name, "--json"))] == ["m0"]
-    assert pawl("cancel", name).exit_code == Exit.USAGE
+    for words in ((), ("--message", "m0", "--force"), ("1", "--message", "m0")):
+        assert pawl("cancel", name, *words).exit_code == Exit.USAGE
     for by in (("--tag", name), ("--correlation-key", f"k-{name}")):
         assert [one["id"] for one in value(pawl("list", "nobody", *by, "--json"))] == [name]
     entry = {one["id"]: one for one in value(pawl("backlog", "nobody", "--limit", "0", "--json"))}[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.model.parts import PARK, SKIP, TIMED, Dead, Delayed, Instance, Reply, Settings, Turn
+from tests.model.parts import HELD, PARK, SKIP, TIMED, Dead, Delayed, Instance, Reply, Settings, Turn
 
 DAY_MS = 86_400_000
 PASSED_AT_ONCE = 16
@@ -43,6 +43,9 @@ class Inboxes:
     def settle(self, one: Instance) -> None:
         """Applies what time has decided."""
         turn = one.current
+        if turn and turn.state == "CANCELLING" and turn.cancel_at <= self.now:
+            self._head_end(one, turn, "CANCELLED")
+            turn = one.current
         if turn and turn.state in TIMED and turn.deadline <= self.now:
             one.events.append("TURN_READY")
             self._queue(one, turn)
@@ -103,7 +106,7 @@ class Inboxes:
         self._pass(one)
 
     def _head_end(self, one: Instance, turn: Turn, state: str) -> None:
-        if turn.state == "RUNNING":
+        if turn.state in HELD:
             assert turn.lease
             turn.lease.how = "cancelled"
         self._unqueue(one)

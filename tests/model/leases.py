@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.model.inbox import Inboxes
-from tests.model.parts import TIMED, Instance, Lease, Reply, Turn
+from tests.model.parts import HELD, TIMED, Instance, Lease, Reply, Turn
 
 MAX_LOST = 10
 MAX_DELIVERIES = 10
@@ -51,7 +51,19 @@ class Leases(Inboxes):
         self._accept(one, turn, lease)
         settings = self._settings(one)
         if not settled or lease.deadline < self.now + settings.lease_ms * 2 / 3:
-            lease.deadline = min(self.now + settings.lease_ms, lease.leased + settings.attempt_timeout_ms)
+            ceiling = lease.leased + settings.attempt_timeout_ms
+            lease.deadline = min(self.now + settings.lease_ms, ceiling, turn.cancel_at or ceiling)
+
+    def _grace(self, turn: Turn) -> int:
+        return max(0, turn.cancel_at - self.now) if turn.cancel_at else 0
+
+    def _gives_up(self, one: Instance, turn: Turn, lease: Lease) -> Reply | None:
+        """The answer to a command that would complete a turn that is to be cancelled, or let it wait."""
+        if turn.state != "CANCELLING":
+            return None
+        self._accept(one, turn, lease)
+        self._head_end(one, turn, "CANCELLED")
+        return ("LEASE_ENDED", "cancelled")
 
     def _end(self, turn: Turn, how: str) -> Lease:
         lease = turn.lease
@@ -85,7 +97,7 @@ class Leases(Inboxes):
         if detach_ms and (not ordinal or not lease.conn or int(lease.conn.split(".")[1]) <= ordinal):
             lease.conn = ""
             self._orphan(lease, detach_ms)
-        return ("OK", max(0, lease.deadline - self.now))
+        return ("OK", max(0, lease.deadline - self.now), self._grace(held[1]))
 
     def adopt(self, id: str, inc: int, turn: int, fence: int, conn: str) -> Reply:
         refusal, held = self._check(id, inc, turn, fence)
@@ -96,7 +108,7 @@ class Leases(Inboxes):
             return ("SUPERSEDED",)
         self._alive(*held)
         lease.conn = conn
-        return ("OK", max(0, lease.deadline - self.now))
+        return ("OK", max(0, lease.deadline - self.now), self._grace(held[1]))
 
     def orphan(
         self, id: str, inc: int, turn: int, fence: int, conn: str, accepted: bool, grace_ms: int
@@ -175,6 +187,7 @@ class Leases(Inboxes):
 
     def sleep(self, n: int, digest: bytes, key: str, ms: int, max_steps: int, **lease: Any) -> Reply:
         reply, held = self._begin(n=n, digest=digest, **lease)
+        reply = reply or self._gives_up(*held)
         if reply:
             return reply
         self._alive(*held)
@@ -190,6 +203,7 @@ class Leases(Inboxes):
 
     def defer(self, n: int, digest: bytes, ms: int, reason: str, max_defers: int, **lease: Any) -> Reply:
         reply, held = self._begin(n=n, digest=digest, **lease)
+        reply = reply or self._gives_up(*held)
         if reply:
             return reply
         self._alive(*held)
@@ -208,6 +222,9 @@ class Leases(Inboxes):
             return reply
         one, turn, at = held
         self._accept(one, turn, at)
+        if turn.state == "CANCELLING":
+            self._head_end(one, turn, "CANCELLED")
+            return self._applied(at, n, digest, "OK", "CANCELLED", 0)
         turn.failures += 1
         self._end(turn, "failed")
         one.events.append("ATTEMPT_FAILED")
@@ -222,6 +239,9 @@ class Leases(Inboxes):
         if reply:
             return reply
         one, turn, at = held
+        if turn.state == "CANCELLING":
+            self._head_end(one, turn, "CANCELLED")
+            return self._applied(at, n, digest, "OK")
         self._end(turn, "released")
         turn.releases += 1
         self._again(one, turn, 1_000 if turn.releases > 10 else 0)
@@ -237,6 +257,11 @@ class Leases(Inboxes):
             return self._finished(reply, lease, conn)
         one, turn, at = held
         refusal = given["has_step"] and self._step(turn, given["key"], given["output"], max_steps, max_step)
+        if turn.state == "CANCELLING":
+            self._accept(one, turn, at)
+            if given["has_step"] and not refusal:
+                self._save(one, turn, given["key"])
+            return self._gives_up(*held) or ()
         if refusal:
             self._alive(*held)
             return refusal
@@ -272,7 +297,7 @@ class Leases(Inboxes):
         turn = one.current if one else None
         if not turn or turn.number != number or not turn.lease:
             return []
-        if turn.lease.fence != fence or turn.lease.how or turn.lease.accepted:
+        if turn.lease.fence != fence or turn.lease.how or turn.lease.accepted or turn.state != "RUNNING":
             return []
         turn.lease.conn, turn.lease.orphaned, turn.lease.deadline = conn, False, self.now + 5_000
         return [finished.claimed]
@@ -286,7 +311,7 @@ class Leases(Inboxes):
             turn = one.current
             if one.deleted is not None:
                 due.append((one.deleted, f"delete:{one.id}", one.id))
-            elif turn and turn.state == "RUNNING" and turn.lease:
+            elif turn and turn.state in HELD and turn.lease:
                 due.append((turn.lease.deadline, f"lease:{one.id}", one.id))
             elif turn and turn.state in TIMED and not one.paused:
                 due.append((turn.deadline, f"{TIMED[turn.state]}:{one.id}", one.id))
@@ -301,11 +326,17 @@ class Leases(Inboxes):
             del self.instances[name]
             return ("FIRED", kind, name, one.inc, 0, 0, "", "deleted", "")
         turn, number = one.current, one.head
+        if kind == "lease" and not turn:
+            return ("STALE", kind, name)
         if kind != "lease" or not turn:
             return ("FIRED", kind, name, one.inc, number, 0, "", "ready", "")
         lease = turn.lease
-        assert lease
+        if turn.state not in HELD or not lease or lease.deadline > self.now:
+            return ("STALE", kind, name)
         conn, accepted, orphaned = lease.conn, lease.accepted, lease.orphaned
+        if turn.state == "CANCELLING":
+            self._head_end(one, turn, "CANCELLED")
+            return ("FIRED", "lease", name, one.inc, number, lease.fence, conn, "cancelled", "cancelled")
         how = "returned" if not accepted else "lost" if orphaned else "expired"
         self._end(turn, how)
         outcome = self._outcome(one, turn, accepted, orphaned)

@@ -9,6 +9,8 @@ Reply = tuple[Any, ...]
 FINAL = frozenset({"COMPLETED", "CANCELLED", "SKIPPED", "PARKED", "EXPIRED"})
 TIMED = {"BACKOFF": "backoff", "SLEEPING": "sleep", "DEFERRED": "defer"}
 """States that end by themselves, with the kind of their timer."""
+HELD = frozenset({"RUNNING", "CANCELLING"})
+"""States of a turn that is leased."""
 BLOCK, SKIP, PARK = 1, 2, 3
 """Exhaustion policies."""
 KEPT_REQUESTS = 8
@@ -67,6 +69,7 @@ class Turn:
     lease: Lease | None = None
     previous: Lease | None = None
     deadline: int = 0
+    cancel_at: int = 0
     finished: int = 0
     claimed: tuple[str, int, int] | None = None
 

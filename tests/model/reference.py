@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.model.inbox import DAY_MS
 from tests.model.leases import Leases
-from tests.model.parts import KEPT_REQUESTS, Dead, Instance, Reply, Settings, Turn
+from tests.model.parts import HELD, KEPT_REQUESTS, Dead, Instance, Reply, Settings, Turn
 
 JUMP = 2**32
 RECEIPT_MS = 900_000
@@ -31,7 +31,7 @@ class Reference(Leases):
         for name in list(self.instances):
             one, _ = self.touch(name)
             turn = one.current if one else None
-            if turn and turn.state == "RUNNING" and turn.lease and turn.lease.conn.startswith(f"{dead}."):
+            if turn and turn.state in HELD and turn.lease and turn.lease.conn.startswith(f"{dead}."):
                 self._orphan(turn.lease, grace_ms)
                 orphaned += 1
         self.dead = {name: dead for name, dead in self.dead.items() if self.now - dead.time < DAY_MS}
@@ -153,7 +153,7 @@ class Reference(Leases):
 
         return self._control(decide, **call)
 
-    def cancel(self, turn: int, comment: str, **call: Any) -> Reply:
+    def cancel(self, turn: int, force: bool, grace_ms: int, comment: str, **call: Any) -> Reply:
         def decide(one: Instance) -> Reply:
             state = self._state(one, turn)
             if not isinstance(state, str):
@@ -161,8 +161,14 @@ class Reference(Leases):
             at = one.at(turn)
             if at.final:
                 return ("WRONG_STATE", state, 0)
+            if at.lease and state in HELD and not force:
+                if state == "RUNNING":
+                    at.state, at.cancel_at = "CANCELLING", self.now + grace_ms
+                    at.lease.deadline = min(at.lease.deadline, at.cancel_at)
+                    one.events.append("TURN_CANCELLING")
+                return ("OK", 0, state, "CANCELLING", at.cancel_at)
             (self._head_end if at is one.current else self._queued_end)(one, at, "CANCELLED")
-            return ("OK", self.now, state)
+            return ("OK", self.now, state, "CANCELLED", 0)
 
         return self._control(decide, **call)
 

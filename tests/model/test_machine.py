@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 
 from pawl_server.store import records
 from pawl_server.store.errors import StoreDeleting
-from tests.model.parts import PARK, TIMED, Instance, Settings, Turn
+from tests.model.parts import HELD, PARK, TIMED, Instance, Settings, Turn
 from tests.model.reference import RECEIPT_MS, Reference
 from tests.support.driver import DETACHED_MS, Driver, digest_of, state_name
 from tests.support.invariants import constants
@@ -87,16 +87,16 @@ class Call:
     args: Mapping[str, Any]
 
 
-STATES = {"FailOk": 0, "RetryOk": 0, "CancelOk": 1}
-"""Replies with the number of a state, and where it stands; WRONG_STATE has it first."""
+STATES = {"FailOk": (0,), "RetryOk": (0,), "CancelOk": (1, 2)}
+"""Replies with numbers of states, and where they stand; WRONG_STATE has one first."""
 
 
 def plain(reply: Any) -> tuple[Any, ...]:
     """A reply as the model says it: states by name, claimed turns as (instance, turn, fence)."""
     values, name = list(reply), type(reply).__name__
-    at = STATES.get(name, 0 if name.endswith("WrongState") else None)
-    if at is not None and isinstance(values[at], int):
-        values[at] = state_name(values[at])
+    for at in STATES.get(name, (0,) if name.endswith("WrongState") else ()):
+        if isinstance(values[at], int):
+            values[at] = state_name(values[at])
     if name == "FinishOk":
         values[2] = [(view[0].decode(), view[2], view[3]) for view in values[2]]
     return (reply.word, *values)
@@ -197,7 +197,7 @@ class Machine(RuleBasedStateMachine):
         fences = {
             turn.lease.fence
             for one in self.model.instances.values()
-            if not one.deleting and (turn := one.current) and turn.lease and turn.state == "RUNNING"
+            if not one.deleting and (turn := one.current) and turn.lease and turn.state in HELD
         }
         live = [held for held in self.held if held.lease["fence"] in fences]
         if not live:
@@ -384,13 +384,23 @@ class Machine(RuleBasedStateMachine):
         name=names,
         offset=st.integers(-1, 4),
         count=st.sampled_from([1, 1, 3]),
+        force=rarely,
         request=requests,
         fault=faults,
     )
-    def cancel(self, name: str, offset: int, count: int, request: int, fault: str) -> None:
+    def cancel(self, name: str, offset: int, count: int, force: bool, request: int, fault: str) -> None:
         turn = self.turn_near_the_head(name, offset)
         for number in range(turn, turn + count):
-            self.control("cancel", name, request, fault, turn=number, inc=0)
+            self.cancel_turn(name, number, request, fault, force=force)
+
+    def cancel_turn(self, name: str, turn: int, request: int, fault: str, *, force: bool = False) -> None:
+        given = {"turn": turn, "inc": 0, "force": force, "grace_ms": 2_000}
+        self.control("cancel", name, request, fault, **given)
+
+    @rule(which=leases, force=rarely, fault=faults)
+    def cancel_what_runs(self, which: int, force: bool, fault: str) -> None:
+        lease = self.pick(which).lease
+        self.cancel_turn(lease["id"], lease["turn"], 0, fault, force=force)
 
     @rule(name=names, count=st.sampled_from([5, 20]))
     def cancel_many(self, name: str, count: int) -> None:
@@ -400,7 +410,7 @@ class Machine(RuleBasedStateMachine):
             self.send(name, 100 + self.bodies, 0, 0, 0, "none")
             one = self.model.instances.get(name)
             if one and one.tail > one.head:
-                self.control("cancel", name, 0, "none", turn=one.tail, inc=0)
+                self.cancel_turn(name, one.tail, 0, "none")
 
     @rule(name=names, body=st.integers(0, 7), inc=guards, request=requests, fault=faults)
     def cancel_message(self, name: str, body: int, inc: int, request: int, fault: str) -> None:
@@ -485,7 +495,8 @@ class Machine(RuleBasedStateMachine):
         if one:
             record = records.instance_record(reply.record)
             seen = (record.head, record.tail, record.pending, record.delayed, record.seq)
-            assert seen == (one.head, one.tail, one.pending, len(one.delayed), one.seq)
+            recorded = self.model.instances[name].seq
+            assert seen == (one.head, one.tail, one.pending, len(one.delayed), recorded)
         assert reply.word == "OK" if one or why == ("DELETING",) else "NOT_FOUND"
 
     @rule(dead=st.sampled_from(["s1", "s2"]))
@@ -575,9 +586,10 @@ def compare_head(state: State, one: Instance, turn: Turn) -> None:
         lease.fence if lease else 0,
         previous.fence if previous else 0,
     )
-    running = turn.state == "RUNNING"
+    running = turn.state in HELD
     deadline = lease.deadline if lease and running else turn.deadline
     assert record.deadline_ms == deadline
+    assert record.cancel_at_ms == state.get("due", {}).get(f"cancel:{one.id}", 0) == turn.cancel_at
     if lease:
         assert (record.n, record.accepted, record.orphaned) == (lease.n, lease.accepted, lease.orphaned)
         assert (record.conn or b"") == lease.conn.encode()
@@ -624,6 +636,7 @@ def compare_ledger(state: State, one: Instance, now: int, latest: int, *, fully:
         "R-SKIP-1",
         "R-PARK-1",
     ),
+    *("R-CANCEL-5", "R-CANCEL-7", "R-CANCEL-8", "R-CANCEL-9"),
     *("R-PARK-2", "R-CANCEL-1", "R-CANCEL-2", "R-CANCEL-3", "R-DELETE-1", "R-DELETE-2", "R-DELETE-3"),
     *("R-EVENT-1", "R-EVENT-2", "R-SETTLE-1"),
 )

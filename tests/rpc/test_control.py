@@ -145,7 +145,7 @@ async def test_views_of_a_discarded_message(server: Handle, api: Api) -> None:
     assert [turn.discarded for turn in (await api.turns.ListTurns(whole)).turns] == [False, False, True]
 
 
-@pytest.mark.spec("R-CANCEL-1")
+@pytest.mark.spec("R-CANCEL-1", "R-CANCEL-5", "R-CANCEL-9", "R-CONTROL-1")
 async def test_cancel(server: Handle, api: Api) -> None:
     await api.create("a")
     for at in range(3):
@@ -159,10 +159,31 @@ async def test_cancel(server: Handle, api: Api) -> None:
     queued = await api.turns.CancelTurn(turns.CancelTurnRequest(instance_id="a", turn=2))
     assert queued.former_state == TurnState.TURN_STATE_QUEUED
     assert (await waiting).turn.state == TurnState.TURN_STATE_CANCELLED, "before the turn ahead of it"
-    running = await api.turns.CancelTurn(turns.CancelTurnRequest(instance_id="a", turn=1))
+    request = turns.CancelTurnRequest(instance_id="a", turn=1, request_id="r", comment="no use")
+    running = await api.turns.CancelTurn(request)
     assert running.former_state == TurnState.TURN_STATE_RUNNING
+    assert (running.state, running.HasField("finish_time")) == (TurnState.TURN_STATE_CANCELLING, False)
+    shown = await _turn(api, 1)
+    assert (shown.state, shown.cancel_deadline) == (TurnState.TURN_STATE_CANCELLING, running.cancel_deadline)
+    assert (await _status(api), await _state(api, 3)) == ("ACTIVE", "QUEUED")
+    for call, fields in (("RetryTurn", turns.RetryTurnRequest), ("SkipTurn", turns.SkipTurnRequest)):
+        problem = await refusal_of(getattr(api.turns, call)(fields(instance_id="a", turn=1)))
+        assert problem.metadata == {"state": "CANCELLING"}
+    again = await api.turns.CancelTurn(turns.CancelTurnRequest(instance_id="a", turn=1))
+    assert (again.former_state, again.cancel_deadline) == (shown.state, running.cancel_deadline)
+    forced = turns.CancelTurnRequest(instance_id="a", turn=1, force=True, request_id="f")
+    ended = await api.turns.CancelTurn(forced)
+    assert (ended.state, ended.former_state) == (TurnState.TURN_STATE_CANCELLED, shown.state)
+    assert (ended.finish_time, ended.HasField("cancel_deadline")) == (
+        (await _turn(api, 1)).finish_time,
+        False,
+    )
     third = await hand.claim("a")
     assert (claimed.turn, third.turn) == (1, 3)
+    assert await api.turns.CancelTurn(request) == running, "the first answer, also after the end"
+    assert await api.turns.CancelTurn(forced) == ended
+    request.force = True
+    assert (await refusal_of(api.turns.CancelTurn(request))).reason == "BODY_CONFLICT"
     problem = await refusal_of(api.turns.CancelTurn(turns.CancelTurnRequest(instance_id="a", turn=1)))
     assert problem.metadata == {"state": "CANCELLED"}
 

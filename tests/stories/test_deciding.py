@@ -116,8 +116,9 @@ async def test_cancel_what_runs_and_what_waits(client: Client, working: Working)
         await wheel.send("first")
         last = await wheel.send("last")
         await asyncio.wait_for(started.wait(), 20)
-        assert await wheel.cancel(2) == "QUEUED"
-        assert await wheel.cancel(1) == "RUNNING"
+        assert (await wheel.cancel(2)).former_state == "QUEUED"
+        done = await wheel.cancel(1, force=True)
+        assert (done.former_state, done.state, done.cancel_deadline) == ("RUNNING", "CANCELLED", None)
         await asyncio.wait_for(ended.wait(), 20)  # the worker is told at once
         assert (await wheel.wait(last.turn)).state == "COMPLETED"
     assert [turn.state async for turn in wheel.turns()] == ["COMPLETED", "CANCELLED", "CANCELLED"]

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pawl_server.domain.limits import CANCEL_GRACE_MS
 from pawl_server.domain.states import TurnState
 from pawl_server.store import records
 from pawl_server.store.records import ClaimedTurn, InstanceRecord, Receipt, TurnView
@@ -212,8 +213,8 @@ class Driver(Harness):
         return self.control("resolve_step", name, **fields)
 
     def cancel(self, turn: int = 1, name: str = "a", **given: Any) -> Any:
-        """Ends an unfinished turn."""
-        return self.control("cancel", name, turn=turn, **given)
+        """Ends an unfinished turn; one that is leased only with `force`, else it has the grace."""
+        return self.control("cancel", name, turn=turn, **{"grace_ms": CANCEL_GRACE_MS, **given})
 
     def cancel_message(self, message_id: str, name: str = "a", **given: Any) -> Any:
         """Takes back a message."""
@@ -467,7 +468,7 @@ class Held:
         elif how == "waiting":
             self.wait(ms=1)
         elif how == "cancelled":
-            self.driver.cancel(self.view.turn, self.view.instance_id)
+            self.driver.cancel(self.view.turn, self.view.instance_id, force=True)
         elif how == "released":
             self.release()
         elif how == "completed":

@@ -34,6 +34,7 @@ _TAG = re.compile(r"\{[^{}]+\.\d+\.[0-9a-f]+\}")
 """A partition's prefix, as store/keys.py makes it."""
 _ENTRY_KINDS = {
     TurnState.RUNNING: "lease",
+    TurnState.CANCELLING: "lease",
     TurnState.BACKOFF: "backoff",
     TurnState.SLEEPING: "sleep",
     TurnState.WAITING: "wait",
@@ -45,7 +46,7 @@ _PARK = 2
 """As in pawl.v1.OnRestart."""
 _BLOCKING = (TurnState.FAILED, TurnState.UNCERTAIN)
 """States of a head that somebody has to decide about."""
-_SECONDARY_KINDS = ("gc", "delayed", "expiry", "settle", "delete", "operation")
+_SECONDARY_KINDS = ("gc", "delayed", "expiry", "settle", "cancel", "delete", "operation")
 """Kinds of due entry beside that."""
 
 
@@ -317,7 +318,7 @@ def _check_wakeups(p: Partition) -> Iterator[str]:
 
 def _wanted(instance: Instance) -> list[str]:
     state = instance.r["STATE"]
-    if state == TurnState.RUNNING and not instance.deleting:
+    if state in _LEASED and not instance.deleting:
         return ["lease"]
     if instance.r["PENDING"] == 0 or state in _BLOCKING or instance.behind or instance.stopped:
         return []
@@ -375,6 +376,7 @@ def _check_timers(p: Partition) -> Iterator[str]:
         "delayed": {one.id for one in p.live if one.r["DELAYED_AT"]},
         "expiry": {one.id for one in p.live if one.r["EXPIRES_AT"]},
         "settle": {one.id for one in p.live if one.behind},
+        "cancel": {one.id for one in p.live if one.r["CANCEL_AT"]},
         "delete": {one.id for one in p.instances.values() if one.deleting},
         "operation": {one.id for one in p.live if one.r["OP_AT"]},
     }
@@ -489,8 +491,10 @@ def _check_positions(one: Instance) -> Iterator[str]:
         yield f"state {r['STATE']} with {r['PENDING']} pending turns"
     if (r["STATE"] >= TurnState.COMPLETED) != (r["HEAD"] in one.tombstones):
         yield f"the head has state {r['STATE']}, tombstones are {one.tombstones}"
-    if r["STATE"] == TurnState.RUNNING and (r["FENCE"] == 0 or r["HOW"]):
+    if r["STATE"] in _LEASED and (r["FENCE"] == 0 or r["HOW"]):
         yield f"running with fence {r['FENCE']}, whose lease ended ({r['HOW']})"
+    if (r["STATE"] == TurnState.CANCELLING) != (r["CANCEL_AT"] > 0) or 0 < r["CANCEL_AT"] < r["DEADLINE"]:
+        yield f"state {r['STATE']}, lease until {r['DEADLINE']}, grace until {r['CANCEL_AT']}"
 
 
 def _check_bytes(one: Instance) -> Iterator[str]:

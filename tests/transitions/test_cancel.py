@@ -70,9 +70,9 @@ def test_the_head_is_cancelled_in_every_state(driver: Driver, state: TurnState) 
     held = enter(driver)
     attempt = driver.record().attempt
     driver.later(10)
-    result = driver.call("cancel", id="a", turn=1, comment="no", request_id="c", digest=b"d")
+    result = driver.call("cancel", id="a", turn=1, force=True, comment="no", request_id="c", digest=b"d")
     [reply] = result.replies
-    assert (reply.word, reply.finished_ms, reply.former, result.ready) == ("OK", driver.now, state, [TV])
+    assert (reply.word, *reply, result.ready) == ("OK", driver.now, state, TurnState.CANCELLED, 0, [TV])
     assert driver.events()[-1] == ("TURN_CANCELLED", 1, attempt, "CANCELLED", 2, "no")
     receipt = driver.receipt(1)
     assert (receipt.state, receipt.attempts, receipt.reply) == (TurnState.CANCELLED, attempt, None)
@@ -97,7 +97,7 @@ def test_the_worker_of_a_running_turn_is_told(driver: Driver) -> None:
             driver.one("await", id="a", turn=turn)
             stream.heard()
             driver.server = canceller
-            driver.cancel(turn)
+            driver.cancel(turn, force=True)
             ended = f"ended {driver.conn} 1 {turn} {held.fence} cancelled a"
             assert sorted(stream.heard()) == [f"done {turn} a", ended]
             driver.again()
@@ -108,7 +108,7 @@ def test_the_worker_of_a_running_turn_is_told(driver: Driver) -> None:
 def test_the_only_turn(driver: Driver) -> None:
     driver.send()
     held = driver.take()
-    driver.cancel()
+    driver.cancel(force=True)
     assert (driver.head(), driver.events()[-1].status, driver.state().get("busy")) == ("", 1, None)
     driver.send("a", b"2")
     assert driver.take().fence > held.fence
@@ -157,7 +157,7 @@ def test_a1_a_queued_turn_is_cancelled_before_the_head_finishes(driver: Driver) 
     driver.later(5)
     head.finish()
     assert driver.take().view.turn == 2
-    driver.cancel(2)
+    driver.cancel(2, force=True)
     assert (driver.record().head, driver.ready()) == (4, ["a"])
     assert driver.take().finish().word == "OK"
     assert [driver.receipt(turn).state for turn in (1, 2, 3, 4)] == [
@@ -191,7 +191,7 @@ def test_many_ended_turns_in_a_row_are_passed(driver: Driver, count: int, end: s
     if end == "finish":
         held.finish()
     elif end == "cancel":
-        driver.cancel(1)
+        driver.cancel(1, force=True)
     else:
         held.fail(final=True)
         driver.skip()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pawl_server.domain.limits import CANCEL_GRACE_MS
 from pawl_server.domain.states import TurnState
 from tests.support.driver import TV, Driver, Held
 from tests.support.lua_harness import State
@@ -107,7 +108,13 @@ def test_a_checkpoint_repeated_after_the_end_of_its_lease(driver: Driver, how: s
 
 
 def cancel(driver: Driver, held: Held) -> str:
+    driver.cancel(force=True)
+    return "cancelled"
+
+
+def cancel_in_time(driver: Driver, held: Held) -> str:
     driver.cancel()
+    driver.elapse(CANCEL_GRACE_MS)
     return "cancelled"
 
 
@@ -137,7 +144,9 @@ def skip_lost(driver: Driver, held: Held) -> str:
 
 
 @pytest.mark.parametrize(
-    "end", [cancel, cancel_failed, skip, park_expired, skip_lost], ids=lambda end: end.__name__
+    "end",
+    [cancel, cancel_in_time, cancel_failed, skip, park_expired, skip_lost],
+    ids=lambda end: end.__name__,
 )
 @pytest.mark.parametrize("later", ["at once", "next turn runs", "trimmed"])
 @pytest.mark.spec("R-CMD-2", "R-CMD-3", "R-TRIM-2")

@@ -304,7 +304,25 @@ def redrive(driver: Driver) -> Call:
 
 def cancel(driver: Driver) -> Call:
     leased(driver)
-    return controlling(driver, "cancel", turn=2)
+    return controlling(driver, "cancel", turn=2, grace_ms=10_000)
+
+
+def cancel_at_once(driver: Driver) -> Call:
+    leased(driver)
+    return controlling(driver, "cancel", turn=2, force=True)
+
+
+def give_up_cancelled(driver: Driver) -> Call:
+    held = leased(driver)
+    driver.cancel(2)
+    return lambda: held.finish(step=("last", b"out"), n=1)
+
+
+def end_cancelled(driver: Driver) -> Call:
+    leased(driver)
+    driver.cancel(2)
+    driver.later(10_000)
+    return lambda: driver.one("settle", id="a")
 
 
 def cancel_queued(driver: Driver) -> Call:
@@ -386,7 +404,8 @@ SCRIPTS = [
     sweep, settle, register, trim, hello, beat, put_type, create_with_words, create_anew, send_later, admit,
     end_expired, pass_ended, sleep, wait, consume, wait_is_over, signal, signal_who_waits,
     signal_the_next, defer, fail_and_park, pause, pause_a_sleeper, resume, wake, retry, skip,
-    park, redrive, cancel, cancel_queued, cancel_the_last, cancel_delayed, delete, delete_running,
+    park, redrive, cancel, cancel_at_once, give_up_cancelled, end_cancelled, cancel_queued, cancel_the_last,
+    cancel_delayed, delete, delete_running,
     delete_later, bury, forget_the_dead,
 ]  # fmt: skip
 

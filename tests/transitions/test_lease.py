@@ -82,8 +82,8 @@ def test_renewals_are_judged_one_by_one(driver: Driver) -> None:
     leases = [first.lease, second.lease, third.lease, absent, stale, other_life, ahead, first.lease]
     replies = driver.call("renew", items=leases).replies
     assert [(reply.word, *reply) for reply in replies] == [
-        ("OK", LEASE_MS), ("LEASE_ENDED", "released"), ("LEASE_ENDED", "completed"), ("NOT_FOUND",),
-        ("STALE_FENCE",), ("STALE_FENCE",), ("STALE_FENCE",), ("OK", LEASE_MS),
+        ("OK", LEASE_MS, 0), ("LEASE_ENDED", "released"), ("LEASE_ENDED", "completed"), ("NOT_FOUND",),
+        ("STALE_FENCE",), ("STALE_FENCE",), ("STALE_FENCE",), ("OK", LEASE_MS, 0),
     ]  # fmt: skip
     assert driver.event_names().count("ATTEMPT_STARTED") == 1
 

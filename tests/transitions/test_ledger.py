@@ -268,7 +268,10 @@ class Story:
         self._head("park")
 
     def cancel(self) -> None:
-        self._head("cancel")
+        self._head("cancel", grace_ms=200)
+
+    def cancel_at_once(self) -> None:
+        self._head("cancel", force=True)
 
     def cancel_last(self) -> None:
         self.driver.one("cancel", id="a", turn=self.driver.record().tail)

@@ -79,7 +79,7 @@ ENDS: dict[str, Callable[[Held], object]] = {
     "wait": lambda held: held.wait(ms=500),
     "defer": lambda held: held.defer(500),
     "expire": lambda held: held.driver.elapse(60_000),
-    "cancel": lambda held: held.driver.cancel(),
+    "cancel": lambda held: held.driver.cancel(force=True),
 }
 
 

@@ -225,7 +225,7 @@ async def test_the_client_hears_that_its_turn_was_cancelled(
         one.delivery.rereading.go_on = lambda now: None  # it is told, and need not look
         async with ByClaim(first) as client:
             turn = await client.turn()
-            request = CancelTurnRequest(instance_id=turn.instance_id, turn=1)
+            request = CancelTurnRequest(instance_id=turn.instance_id, turn=1, force=True)
             await (first if where == "same server" else second).turns.CancelTurn(request, timeout=CALL_S)
             event = await client.event()
             assert (event.lease, refusal(event)) == (turn.lease, ("LEASE_ENDED", {"how": "cancelled"}))

@@ -61,6 +61,7 @@ from pawl.errors import (
 )
 from pawl.models import (
     BacklogEntry,
+    Cancellation,
     CheckPage,
     Failure,
     Finding,
@@ -91,6 +92,7 @@ __all__ = [
     "CallbackAnswer",
     "CallbackRejected",
     "CallbackTimeout",
+    "Cancellation",
     "CheckPage",
     "Client",
     "CommandGap",

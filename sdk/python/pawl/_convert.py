@@ -21,6 +21,7 @@ from pawl._running import (
 )
 from pawl.models import (
     BacklogEntry,
+    Cancellation,
     CheckPage,
     Failure,
     Finding,
@@ -193,6 +194,16 @@ def operation_of(message: operation_pb2.Operation) -> Operation:
 def turn_state_of(value: int) -> str:
     """Converts a turn state to its name; one newer than this SDK to its number."""
     return _word(turn_pb2.TurnState, value, "TURN_STATE_")
+
+
+def cancellation_of(answer: turn_service_pb2.CancelTurnResponse) -> Cancellation:
+    """Converts the answer to a cancellation."""
+    return Cancellation(
+        state=turn_state_of(answer.state),
+        former_state=turn_state_of(answer.former_state),
+        finish_time=time_of(answer.finish_time),
+        cancel_deadline=time_of(answer.cancel_deadline),
+    )
 
 
 def turn_of(message: turn_pb2.Turn) -> Turn:

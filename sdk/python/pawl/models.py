@@ -200,6 +200,20 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancellation:
+    """Answer to the cancellation of a turn. Maps to CancelTurnResponse."""
+
+    state: str
+    """"CANCELLED", or "CANCELLING" while its worker may finish the step that runs."""
+    former_state: str
+    """The state that it was in, for example "QUEUED" or "RUNNING"."""
+    finish_time: datetime | None
+    """Unset if it is CANCELLING."""
+    cancel_deadline: datetime | None
+    """When its lease ends whatever its worker does; only if it is CANCELLING."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """Answer to one message. Maps to SendMessageResponse."""
 

@@ -73,7 +73,7 @@ class Delivery:
         self.dispatcher = Dispatcher(engine.leases, engine.store.partitions)
         self.polls = Polls(self)
         self.rereading = Rereading(self)
-        self.wakeups = Wakeups(engine, self.dispatcher, self.lost)
+        self.wakeups = Wakeups(engine, self.dispatcher, self.lost, self.cancel)
         self.sessions: dict[int, WorkSession] = {}
         self.holders: dict[bytes, WorkSession] = {}
         self.draining = False
@@ -254,17 +254,28 @@ class Delivery:
 
         `conn` is what the store knew the stream by: news that it was taken may come after it is back.
         """
+        session = self._stream_of(conn)
+        if session is None:
+            return
+        key = lease.encode()
+        if how != "superseded":
+            session.lost(key, ended(how))
+        elif key in session.held.states and session.held.states[key].conn == conn:
+            session.lost(key, superseded())
+
+    def cancel(self, conn: str, lease: Lease, grace_ms: int) -> None:
+        """The turn of a lease is to be cancelled; its stream hears of it."""
+        session = self._stream_of(conn)
+        if session is not None:
+            session.cancel(lease.encode(), grace_ms)
+
+    def _stream_of(self, conn: str) -> WorkSession | None:
+        """The open stream of this server that the store knows by that name."""
         run, _, rest = conn.partition(".")
         number = rest.rpartition(".")[2]
         if run == self.engine.server_run and number.isdigit():
-            session = self.sessions.get(int(number))
-            if session is None:
-                return
-            key = lease.encode()
-            if how != "superseded":
-                session.lost(key, ended(how))
-            elif key in session.held.states and session.held.states[key].conn == conn:
-                session.lost(key, superseded())
+            return self.sessions.get(int(number))
+        return None
 
     def ended(self, key: bytes, how: str) -> None:
         """A command of somebody else has ended a lease; the stream that holds it here hears of it."""

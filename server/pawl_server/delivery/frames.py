@@ -98,12 +98,14 @@ class Outbox:
         """Adds a result of about `size` bytes, to be filled in by the caller; only for work streams."""
         return self._room(size).results.add()  # pyright: ignore[reportAttributeAccessIssue]
 
-    def event(self, lease: bytes, ended: Refused | None) -> None:
-        """Adds a lease event."""
+    def event(self, lease: bytes, ended: Refused | None, cancel_ms: int = 0) -> None:
+        """Adds a lease event: the end, or `cancel_ms` until it if the turn is to be cancelled."""
         event = self._room(EVENT_BYTES).lease_events.add()
         event.lease = lease
         if ended is not None:
             fill_refusal(event.ended, ended)
+        elif cancel_ms:
+            fill_ms(event.cancel_grace, cancel_ms)
 
     def turn(self, size: int) -> tuple[pb.LeasedTurn, int]:
         """Adds a turn of about `size` bytes, to be filled in, and says which frame carries it."""

@@ -29,12 +29,12 @@ class LeaseState:
     next renewal is due. `command` is the number of the command that is unanswered, NO_NUMBER for one that has
     none, which is then `told`; `action` its kind, `queue` what waits behind it. `ride` is that of the finish
     under way. `term_s` is how long the store keeps the lease after a sign of life. `aged` is for
-    rereading.py.
+    rereading.py. `cancelling` says that the worker was told to give the turn up.
     """
 
     __slots__ = (
-        "accepted", "action", "aged", "command", "conn", "held", "key", "lease", "missed", "queue",
-        "renew_at", "ride", "term_s", "told", "tv",
+        "accepted", "action", "aged", "cancelling", "command", "conn", "held", "key", "lease", "missed",
+        "queue", "renew_at", "ride", "term_s", "told", "tv",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,7 @@ class LeaseState:
         self.renew_at = math.inf
         self.missed = 0
         self.aged = False
+        self.cancelling = False
         self.command = 0
         self.action = ""
         self.told: pb.Command | None = None

@@ -1,8 +1,9 @@
-"""A second look at leases that streams hold, in case the news of an end was lost.
+"""A second look at leases that streams hold, in case the news of an end or a cancellation was lost.
 
-Streams hear at once when somebody ends a lease of theirs, elsewhere through a hint that may get lost. So each
-lease that is held for more than a second is read again each second: rarely on a stream whose turns are short,
-and never more than a thousand a second in all, so that many of them only come round more slowly.
+Streams hear at once when somebody ends a lease of theirs, or cancels its turn, elsewhere through a hint that
+may get lost. So each lease that is held for more than a second is read again each second: rarely on a stream
+whose turns are short, and never more than a thousand a second in all, so that many of them only come round
+more slowly.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class Rereading:
             else:
                 if not session.renews:
                     state.accepted = bool(reply.accepted)
+                if reply.cancel_ms:
+                    session.cancel(state.key, reply.cancel_ms)
                 continue
             self.found += 1
             session.lost(state.key, why)

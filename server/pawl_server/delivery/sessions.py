@@ -359,10 +359,12 @@ class WorkSession:
                 self._delivery.orphan([OrphanedLease(lease, conn, True)], self)
                 return
             before = self._delivery.holders.get(key)
-            self.held.take(key, lease, conn).renewed(self._loop.time(), reply.remaining_ms / 1000)
+            state = self.held.take(key, lease, conn)
+            state.renewed(self._loop.time(), reply.remaining_ms / 1000)
+            state.cancelling = reply.cancel_ms > 0
             if before is not None and before is not self:
                 before.lost(key, superseded())
-            self.outbox.event(key, None)
+            self.outbox.event(key, None, reply.cancel_ms)
         else:
             self.outbox.event(key, refused(lease, reply))
         self.wake()
@@ -373,6 +375,14 @@ class WorkSession:
         if state is not None and state.held and not self.closed:
             self.held.over(state)
             self.outbox.event(key, why)
+            self.wake()
+
+    def cancel(self, key: bytes, grace_ms: int) -> None:
+        """A turn is to be cancelled; its worker hears of it once."""
+        state = self.held.states.get(key)
+        if state is not None and state.held and not state.cancelling and not self.closed:
+            state.cancelling = True
+            self.outbox.event(key, None, grace_ms)
             self.wake()
 
     def renew(self, states: Sequence[LeaseState]) -> None:
@@ -387,6 +397,8 @@ class WorkSession:
         now = self._loop.time()
         if isinstance(reply, scripts_gen.RenewOk):
             state.renewed(now, reply.remaining_ms / 1000)
+            if reply.cancel_ms:
+                self.cancel(state.key, reply.cancel_ms)
         elif isinstance(reply, Exception):
             state.renew_at = now + 0.5
         elif not state.command:

@@ -26,13 +26,18 @@ class Wakeups:
     """Feeds the dispatcher. `hints` counts messages of the channel, `polls` polls."""
 
     def __init__(
-        self, engine: Engine, dispatcher: Dispatcher, lost: Callable[[str, Lease, str], None]
+        self,
+        engine: Engine,
+        dispatcher: Dispatcher,
+        lost: Callable[[str, Lease, str], None],
+        cancel: Callable[[str, Lease, int], None],
     ) -> None:
         self.hints = 0
         self.polls = 0
         self._engine = engine
         self._dispatcher = dispatcher
         self._lost = lost
+        self._cancel = cancel
         self._partitions = engine.store.partitions
         self._parts = [Part(f"poll {at}", engine.store.outage) for at in range(len(self._partitions))]
         self._listener: Hearing | None = None
@@ -67,7 +72,11 @@ class Wakeups:
             await self._listener.close()
 
     def _hear(self, index: int, message: bytes) -> None:
-        """`ready <type:version>`, `done <turn> <id>`, `ended <conn> <inc> <turn> <fence> <how> <id>`."""
+        """One hint.
+
+        `ready <type:version>`, `done <turn> <id>`, `ended <conn> <inc> <turn> <fence> <how> <id>`,
+        `cancelling <conn> <inc> <turn> <fence> <ms> <id>`.
+        """
         self.hints += 1
         kind, _, rest = message.decode().partition(" ")
         if kind == "ready":
@@ -75,9 +84,13 @@ class Wakeups:
         elif kind == "done":
             turn, _, instance_id = rest.partition(" ")
             self._engine.awaits.notify(instance_id, int(turn))
-        elif kind == "ended":
-            conn, incarnation, turn, fence, how, instance_id = rest.split(" ", 5)
-            self._lost(conn, Lease(index, instance_id, int(incarnation), int(turn), int(fence)), how)
+        elif kind in ("ended", "cancelling"):
+            conn, incarnation, turn, fence, what, instance_id = rest.split(" ", 5)
+            lease = Lease(index, instance_id, int(incarnation), int(turn), int(fence))
+            if kind == "ended":
+                self._lost(conn, lease, what)
+            else:
+                self._cancel(conn, lease, int(what))
 
     async def _poll_for_ever(self, partition: PartitionHandle) -> None:
         interval = self._engine.settings.poll_interval_ms / 1000

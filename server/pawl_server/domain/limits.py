@@ -27,6 +27,8 @@ PARKED_TURNS = 1_000
 COMMENT_BYTES = 256
 PRINCIPAL_BYTES = 128
 """Of the name of somebody who acts."""
+CANCEL_GRACE_MS = 10_000
+"""How long the worker of a turn that is to be cancelled has to give it up."""
 DELETE_AT_ONCE = 1_000
 """Turns of an instance that a deletion removes before it answers."""
 INTERNAL_PENDING = 8
@@ -68,6 +70,7 @@ FIXED: MappingProxyType[str, int] = MappingProxyType(
         "parked_turns": PARKED_TURNS,
         "comment_bytes": COMMENT_BYTES,
         "principal_bytes": PRINCIPAL_BYTES,
+        "cancel_grace_ms": CANCEL_GRACE_MS,
         "wait_ms": WAIT_MS,
         "poll_wait_ms": POLL_WAIT_MS,
         "failure_message_bytes": FAILURE_MESSAGE_BYTES,

@@ -39,20 +39,15 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
     TurnState.RUNNING: {
         TurnState.QUEUED: "release, return of an unreceived turn, expiry with attempts left",
         TurnState.SLEEPING: "sleep",
-        TurnState.WAITING: "wait_signal with nothing to consume yet",
         TurnState.BACKOFF: "fail with attempts left",
         TurnState.DEFERRED: "defer",
-        TurnState.UNCERTAIN: "the attempt ended in a step that must not be repeated unseen",
         TurnState.FAILED: "last attempt failed",
         TurnState.COMPLETED: "finish",
-        TurnState.CANCELLED: "cancel",
+        TurnState.CANCELLING: "cancel",
+        TurnState.CANCELLED: "cancel with force",
     },
     TurnState.SLEEPING: {
         TurnState.QUEUED: "the sleep is over",
-        TurnState.CANCELLED: "cancel",
-    },
-    TurnState.WAITING: {
-        TurnState.QUEUED: "what it waits for has come, or its time is over",
         TurnState.CANCELLED: "cancel",
     },
     TurnState.BACKOFF: {
@@ -63,10 +58,8 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
         TurnState.QUEUED: "the delay is over, or wake",
         TurnState.CANCELLED: "cancel",
     },
-    TurnState.UNCERTAIN: {
-        TurnState.QUEUED: "the step is resolved",
-        TurnState.FAILED: "the step is resolved, as failed",
-        TurnState.CANCELLED: "cancel",
+    TurnState.CANCELLING: {
+        TurnState.CANCELLED: "given up, the grace or the lease is over, cancel with force",
     },
     TurnState.FAILED: {
         TurnState.QUEUED: "retry",

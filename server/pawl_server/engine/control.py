@@ -104,9 +104,19 @@ class Control:
         )
         return (await call).state
 
-    async def cancel(self, target: Target) -> scripts_gen.CancelOk:
-        """Ends an unfinished turn."""
-        return await self._call(scripts_gen.cancel, "cancel", target, turn=target.turn)
+    async def cancel(self, target: Target, *, force: bool) -> scripts_gen.CancelOk:
+        """Ends an unfinished turn; one that is leased is asked to end first, unless by force."""
+        reply: scripts_gen.CancelOk = await self._call(
+            scripts_gen.cancel,
+            "cancel force" if force else "cancel",
+            target,
+            turn=target.turn,
+            force=force,
+            grace_ms=bounds.CANCEL_GRACE_MS,
+        )
+        if reply.former != TurnState.CANCELLING:
+            self._engine.counts.turn_ended(TurnState.CANCELLED)
+        return reply
 
     async def cancel_message(self, target: Target, message_id: str) -> int:
         """Takes back a message that has not started; the turn that it was or became by that."""
@@ -166,6 +176,8 @@ class Control:
             raise await self._not_found(target)
         if reply.word != "OK":
             raise _refusal(target, reply)
+        if isinstance(reply, scripts_gen.CancelOk) and reply.cancel_ms:
+            self._engine.leases.on_due(partition, reply.cancel_ms, result.now_ms)
         return reply
 
     async def _not_found(self, target: Target) -> NotFound:

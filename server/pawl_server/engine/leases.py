@@ -357,7 +357,7 @@ class Leases:
             self._engine.awaits.notify(item[0].id, item[0].turn)
 
     def _failed(self, partition: PartitionHandle, item: scripts.FailItem, reply: Any, now_ms: int) -> None:
-        if isinstance(reply, scripts.FailOk):
+        if isinstance(reply, scripts.FailOk) and reply.state != TurnState.CANCELLED:
             self._counts.attempt_failed(reply.state)
             if reply.state == TurnState.FAILED:
                 self._engine.awaits.notify(item.id, item.turn)

@@ -161,7 +161,7 @@ LEASES_EXPIRED = Metric(
     "pawl_leases_expired_total",
     "counter",
     "Leases that ran out: `expired` and `lost` (a failed attempt; lost with its worker),"
-    " `returned` (never received), `failed` (the last attempt).",
+    " `returned` (never received), `failed` (the last attempt), `cancelled` (its turn was to be cancelled).",
     ("outcome",),
 )
 LEASES_ORPHANED = Metric(

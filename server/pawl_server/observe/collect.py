@@ -32,7 +32,7 @@ _FINISHED = {
     TurnState.CANCELLED: "cancelled",
     TurnState.EXPIRED: "expired",
 }
-_CONTROLS = {"skip": "skipped", "park": "parked", "cancel": "cancelled", "cancel_message": "cancelled"}
+_CONTROLS = {"skip": "skipped", "park": "parked", "cancel_message": "cancelled"}
 """Scripts that end a turn when they answer OK, and how."""
 
 
@@ -136,7 +136,7 @@ def _turns(sources: Sources) -> Iterator[Family]:
     yield _one(c.CLAIMED, dispatcher.claimed)
     yield _one(c.DELIVERIES, delivery.delivered)
     yield _one(c.RETURNED, delivery.returned)
-    outcomes = dict.fromkeys(("expired", "lost", "returned", "failed"), 0) | counts.leases
+    outcomes = dict.fromkeys(("expired", "lost", "returned", "failed", "cancelled"), 0) | counts.leases
     yield Family(c.LEASES_EXPIRED, {(outcome,): count for outcome, count in outcomes.items()})
     yield Family(c.LEASES_ORPHANED, {(cause,): count for cause, count in counts.orphaned.items()})
     yield Family(c.TIMERS_FIRED, {(kind,): count for kind, count in timers.fired.items()})

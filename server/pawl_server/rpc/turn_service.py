@@ -76,10 +76,13 @@ class TurnService:
 
     @unary(sheds=False)
     async def CancelTurn(self, request: pb.CancelTurnRequest, context: Context) -> pb.CancelTurnResponse:
-        """Ends an unfinished turn."""
-        done = await self._engine.control.cancel(convert.target(request))
+        """Ends an unfinished turn, or asks its worker to."""
+        done = await self._engine.control.cancel(convert.target(request), force=request.force)
         return pb.CancelTurnResponse(
-            finish_time=timestamp(done.finished_ms), former_state=cast("TurnState.ValueType", done.former)
+            finish_time=timestamp(done.finished_ms) if done.finished_ms else None,
+            former_state=cast("TurnState.ValueType", done.former),
+            state=cast("TurnState.ValueType", done.state),
+            cancel_deadline=timestamp(done.cancel_ms) if done.cancel_ms else None,
         )
 
     @unary()

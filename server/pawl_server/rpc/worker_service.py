@@ -219,5 +219,7 @@ def _fill_results(
         reply = next(answers)
         if not isinstance(reply, Exception) and reply.word == "OK":
             fill_ms(result.remaining, reply.remaining_ms)
+            if reply.cancel_ms:
+                fill_ms(result.cancel_grace, reply.cancel_ms)
         else:
             fill_refusal(result.refusal, refused(lease, reply))

@@ -43,6 +43,7 @@ class AdoptItem(NamedTuple):
 
 class AdoptOk(NamedTuple):
     remaining_ms: int
+    cancel_ms: int
 
     word = "OK"
 
@@ -67,7 +68,7 @@ class AdoptSuperseded(NamedTuple):
 
 AdoptReply = AdoptOk | AdoptNotFound | AdoptStaleFence | AdoptLeaseEnded | AdoptSuperseded
 _ADOPT_WORDS: dict[bytes, Callable[[Sequence[Any]], AdoptReply]] = {
-    b"OK": lambda r: AdoptOk(int(r[1])),
+    b"OK": lambda r: AdoptOk(int(r[1]), int(r[2])),
     b"NOT_FOUND": lambda r: AdoptNotFound(),
     b"STALE_FENCE": lambda r: AdoptStaleFence(),
     b"LEASE_ENDED": lambda r: AdoptLeaseEnded(r[1].decode()),
@@ -290,6 +291,8 @@ async def beat(
 class CancelOk(NamedTuple):
     finished_ms: int
     former: int
+    state: int
+    cancel_ms: int
 
     word = "OK"
 
@@ -315,14 +318,14 @@ class CancelWrongState(NamedTuple):
 
 CancelReply = CancelOk | CancelBodyConflict | CancelNotFound | CancelPruned | CancelWrongState
 _CANCEL_WORDS: dict[bytes, Callable[[Sequence[Any]], CancelReply]] = {
-    b"OK": lambda r: CancelOk(int(r[1]), int(r[2])),
+    b"OK": lambda r: CancelOk(int(r[1]), int(r[2]), int(r[3]), int(r[4])),
     b"BODY_CONFLICT": lambda r: CancelBodyConflict(),
     b"NOT_FOUND": lambda r: CancelNotFound(),
     b"PRUNED": lambda r: CancelPruned(),
     b"WRONG_STATE": lambda r: CancelWrongState(int(r[1]), int(r[2])),
 }
 CANCEL: Script[CancelReply] = _script("cancel")
-"""Ends an unfinished turn; the lease of one that runs ends at once."""
+"""Ends an unfinished turn. One that is leased becomes CANCELLING: its worker is told, may finish the step that runs."""
 
 
 def cancel_args(
@@ -332,11 +335,13 @@ def cancel_args(
     id: str,
     inc: int,
     turn: int,
+    force: bool,
+    grace_ms: int,
     request_id: str,
     digest: bytes,
     comment: str,
 ) -> list[Arg]:
-    argv: list[Arg] = [now_ms, server, id, inc, turn, request_id, digest, comment]
+    argv: list[Arg] = [now_ms, server, id, inc, turn, int(force), grace_ms, request_id, digest, comment]
     return argv
 
 
@@ -352,17 +357,21 @@ async def cancel(
     id: str,
     inc: int,
     turn: int,
+    force: bool,
+    grace_ms: int,
     request_id: str,
     digest: bytes,
     comment: str,
 ) -> Result[CancelReply]:
-    """Ends an unfinished turn; the lease of one that runs ends at once.
+    """Ends an unfinished turn. One that is leased becomes CANCELLING: its worker is told, may finish the step that runs.
 
     now_ms: engine time in virtual-time namespaces
     server: run id of the caller
     id: instance id
     inc: incarnation; 0 for any
     turn: turn number
+    force: ends the lease at once
+    grace_ms: time that the worker has otherwise
     request_id: idempotency id; may be empty
     digest: digest of the request
     comment: text for the ledger
@@ -373,6 +382,8 @@ async def cancel(
         id=id,
         inc=inc,
         turn=turn,
+        force=force,
+        grace_ms=grace_ms,
         request_id=request_id,
         digest=digest,
         comment=comment,
@@ -2010,6 +2021,7 @@ class RenewItem(NamedTuple):
 
 class RenewOk(NamedTuple):
     remaining_ms: int
+    cancel_ms: int
 
     word = "OK"
 
@@ -2030,7 +2042,7 @@ class RenewLeaseEnded(NamedTuple):
 
 RenewReply = RenewOk | RenewNotFound | RenewStaleFence | RenewLeaseEnded
 _RENEW_WORDS: dict[bytes, Callable[[Sequence[Any]], RenewReply]] = {
-    b"OK": lambda r: RenewOk(int(r[1])),
+    b"OK": lambda r: RenewOk(int(r[1]), int(r[2])),
     b"NOT_FOUND": lambda r: RenewNotFound(),
     b"STALE_FENCE": lambda r: RenewStaleFence(),
     b"LEASE_ENDED": lambda r: RenewLeaseEnded(r[1].decode()),
@@ -3532,6 +3544,7 @@ class GetLeasesItem(NamedTuple):
 class GetLeasesOk(NamedTuple):
     accepted: bool
     conn: str
+    cancel_ms: int
 
     word = "OK"
 
@@ -3552,7 +3565,7 @@ class GetLeasesLeaseEnded(NamedTuple):
 
 GetLeasesReply = GetLeasesOk | GetLeasesNotFound | GetLeasesStaleFence | GetLeasesLeaseEnded
 _GET_LEASES_WORDS: dict[bytes, Callable[[Sequence[Any]], GetLeasesReply]] = {
-    b"OK": lambda r: GetLeasesOk(r[1] == 1, r[2].decode()),
+    b"OK": lambda r: GetLeasesOk(r[1] == 1, r[2].decode(), int(r[3])),
     b"NOT_FOUND": lambda r: GetLeasesNotFound(),
     b"STALE_FENCE": lambda r: GetLeasesStaleFence(),
     b"LEASE_ENDED": lambda r: GetLeasesLeaseEnded(r[1].decode()),

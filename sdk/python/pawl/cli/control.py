@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from pawl.cli.options import call, client_options, confirm
-from pawl.cli.output import print_json
+from pawl.cli.output import local, moment, print_json
 
 if TYPE_CHECKING:
     from pawl.client import Client
+    from pawl.models import Cancellation
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -190,15 +191,19 @@ def redrive(how: _How, instance_id: str, number: int, discard: bool) -> None:
 @_instance
 @click.argument("number", metavar="[TURN]", type=click.IntRange(min=1), required=False)
 @click.option("--message", "message_id", help="Cancel the message with this id instead of a turn.")
+@click.option("--force", is_flag=True, help="Do not wait for the worker of a turn that runs.")
 @_control
-def cancel(how: _How, instance_id: str, number: int | None, message_id: str | None) -> None:
+def cancel(how: _How, instance_id: str, number: int | None, message_id: str | None, force: bool) -> None:
     """End an unfinished turn as CANCELLED, or take back a message that has not started.
 
-    A turn that runs loses its lease at once, and its worker is told; what its code does outside meanwhile can
+    The worker of a turn that runs is told, and has ten seconds to finish the step that runs and give the turn
+    up. After that, or at once with --force, it ends without the worker; what its code does outside then can
     overlap with the next turn. The instance keeps its state.
     """
     if (number is None) == (message_id is None):
         raise click.UsageError("give either TURN or --message")
+    if message_id is not None and force:
+        raise click.UsageError("--force is for turns")
     if message_id is not None:
         told = message_id
 
@@ -210,12 +215,22 @@ def cancel(how: _How, instance_id: str, number: int | None, message_id: str | No
         return
     which = number or 0
 
-    def job(client: Client) -> Awaitable[str]:
-        return client.cancel_turn(instance_id, which, **how.given)
+    def job(client: Client) -> Awaitable[Cancellation]:
+        return client.cancel_turn(instance_id, which, force=force, **how.given)
 
-    former = how.call(job)
-    text = f"turn {which} of {instance_id}, which was {former}, is cancelled"
-    how.tell({"former_state": former}, text)
+    done = how.call(job)
+    text = f"turn {which} of {instance_id}, which was {done.former_state}, is "
+    if done.cancel_deadline is None:
+        text += "cancelled"
+    else:
+        text += f"{done.state}; it ends by {local(done.cancel_deadline)}"
+    value = {
+        "state": done.state,
+        "former_state": done.former_state,
+        "finish_time": moment(done.finish_time),
+        "cancel_deadline": moment(done.cancel_deadline),
+    }
+    how.tell(value, text)
 
 
 @click.command(short_help="Delete an instance with all that belongs to it.")

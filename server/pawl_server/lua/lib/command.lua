@@ -85,7 +85,7 @@ local function command_begin(u, inc, turn, fence, n, digest, now)
   local reply, receipt = command_check(u, inc, turn, fence, n, digest)
   if reply and u then
     local r = u.r
-    if fence == r[FENCE] and r[HOW] == 0 and r[STATE] == RUNNING and turn == r[HEAD] and inc == r[INC] then
+    if fence == r[FENCE] and r[HOW] == 0 and HELD[r[STATE]] and turn == r[HEAD] and inc == r[INC] then
       lease_alive(u, now)
     end
   end
@@ -97,6 +97,16 @@ local function command_end(u, how, server)
   local r = u.r
   tell_holder(u, r[CONN], r[HEAD], r[FENCE], ENDINGS[how], server)
   lease_end(u, how)
+end
+
+-- A command that would let a turn complete or wait: one that is to be cancelled ends by it, and the reply says so. Else nil.
+local function command_cancel(u, now, server)
+  if u.r[STATE] ~= CANCELLING then
+    return nil
+  end
+  lease_accept(u, now)
+  head_cancel(u, now, server)
+  return { 'LEASE_ENDED', ENDINGS[HOW_CANCELLED] }
 end
 
 local function command_applied(u, n, digest, word, answer1, answer2)

@@ -10,7 +10,7 @@ local function head_end(u, now, server, state, event, detail)
   local bytes = r[BYTES] > 0 and r[BYTES] or #(unit_get(u, turn .. '.m') or '') + signals_bytes(u, turn)
   local h = { 1, state, now, r[ATTEMPT], r[STEPS], bytes, r[FENCE], r[N], r[DIGEST], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
   h[R_WORD], h[R_ANSWER1], h[R_ANSWER2] = r[WORD], r[ANSWER1], r[ANSWER2]
-  h[R_HOW] = r[STATE] == RUNNING and HOW_CANCELLED or r[HOW]
+  h[R_HOW] = HELD[r[STATE]] and HOW_CANCELLED or r[HOW]
   local attempt = r[ATTEMPT]
   if r[OP] > 0 then
     bytes = bytes + #(unit_get(u, turn .. '.o') or '')
@@ -33,6 +33,15 @@ end
 local function tombstone(u, turn, now, state, message_id, digest, admitted)
   local h = { 1, state, now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, message_id, digest, admitted, 0, 0, 0 }
   unit_set(u, turn .. '.h', cmsgpack.pack(h))
+end
+
+-- Ends the head as CANCELLED at once. Who holds it is told, also if that is the caller.
+local function head_cancel(u, now, server, comment)
+  local r = u.r
+  if HELD[r[STATE]] then
+    tell_holder(u, r[CONN], r[HEAD], r[FENCE], ENDINGS[HOW_CANCELLED], '')
+  end
+  head_end(u, now, server, CANCELLED, TURN_CANCELLED, comment)
 end
 
 -- Ends a queued turn behind the head: only a receipt stays.

@@ -68,8 +68,8 @@ end
 local function expire_lease(u, now, server)
   local r = u.r
   local member = 'lease:' .. u.id
-  if r[STATE] ~= RUNNING or r[DEADLINE] > now then
-    DUE[member] = r[STATE] == RUNNING and r[DEADLINE] or false
+  if not HELD[r[STATE]] or r[DEADLINE] > now then
+    DUE[member] = HELD[r[STATE]] and r[DEADLINE] or false
     return { 'STALE', 'lease', u.id }
   end
   local held = expire_held(u, now)
@@ -78,6 +78,11 @@ local function expire_lease(u, now, server)
     return { 'HELD', u.id }
   end
   local turn, fence, conn, bits = r[HEAD], r[FENCE], r[CONN], r[BITS]
+  if r[STATE] == CANCELLING then
+    head_cancel(u, now, server)
+    local how = ENDINGS[HOW_CANCELLED]
+    return { 'FIRED', 'lease', u.id, r[INC], turn, fence, conn == 0 and '' or conn, how, how }
+  end
   local unseen = r[OP] == OP_UNSEEN
   local timed_out = now >= r[LEASED] + type_load(unit_type(u))[ATTEMPT_TIMEOUT_MS]
   local how = not has_bit(bits, 1) and HOW_RETURNED or has_bit(bits, 2) and HOW_LOST or HOW_EXPIRED

@@ -27,7 +27,7 @@ local function lease_accept(u, now)
     local attempt = r[FAILURES] + r[LOST] + 1
     if not has_bit(r[BITS], 1) and r[ATTEMPT] ~= attempt then
       r[ATTEMPT] = attempt
-      ledger_add(u, ATTEMPT_STARTED, now, r[HEAD], RUNNING)
+      ledger_add(u, ATTEMPT_STARTED, now, r[HEAD], r[STATE])
       settle_begun(u, now)
     end
     r[BITS] = 1
@@ -36,7 +36,7 @@ local function lease_accept(u, now)
 end
 
 -- Any sign of life under the current fence: accepts, and extends the lease when less than two thirds of it are left. The
--- attempt timeout is a ceiling.
+-- attempt timeout is a ceiling, and so is the end of the grace of a turn that is to be cancelled.
 local function lease_alive(u, now)
   local r = u.r
   local term = lease_ms(u)
@@ -44,11 +44,19 @@ local function lease_alive(u, now)
   lease_accept(u, now)
   if bits ~= 1 or r[DEADLINE] < now + term * 2 / 3 then
     local ceiling = r[LEASED] + type_load(unit_type(u))[ATTEMPT_TIMEOUT_MS]
+    if r[CANCEL_AT] > 0 then
+      ceiling = math.min(ceiling, r[CANCEL_AT])
+    end
     local deadline = math.min(now + term, ceiling)
     if deadline ~= r[DEADLINE] then
       lease_deadline(u, deadline)
     end
   end
+end
+
+-- What is left of the grace of a turn that is to be cancelled; 0 for any other.
+local function lease_grace(u, now)
+  return u.r[CANCEL_AT] > 0 and math.max(1, u.r[CANCEL_AT] - now) or 0
 end
 
 -- Whether the lease named by the caller is current. nil if it is; otherwise the reply.

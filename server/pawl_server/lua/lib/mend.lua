@@ -22,7 +22,7 @@ end
 -- The wake-up that an unfinished head must have; true if it was missing.
 local function mend_head(u, now, server)
   local r = u.r
-  if r[STATE] == RUNNING then
+  if HELD[r[STATE]] then
     return mend_entry('lease:' .. u.id, r[DEADLINE])
   elseif has_bit(r[FLAGS], 1) then
     return false
@@ -54,8 +54,9 @@ local function mend_entries(u, now, server)
   local delayed = mend_entry('delayed:' .. u.id, r[DELAYED_AT])
   local passing = mend_entry('settle:' .. u.id, r[STATE] == BEHIND and now or 0)
   local operation = mend_entry('operation:' .. u.id, r[OP_AT])
+  local cancel = mend_entry('cancel:' .. u.id, r[CANCEL_AT])
   local member = unit_member(u)
   local failed = mend_mark('failed', T .. 'failed', member, r[STATE] == FAILED or r[STATE] == UNCERTAIN)
   local paused = mend_mark('paused', T .. 'paused', member, has_bit(r[FLAGS], 1))
-  return head or expiry or delayed or passing or operation or failed or paused
+  return head or expiry or delayed or passing or operation or cancel or failed or paused
 end

@@ -32,6 +32,16 @@ local function notify_awaiting(u, turn, server)
   unit_set(u, 'a', false)
 end
 
+-- Tells the server that holds the stream of the head's lease that the turn is to be cancelled, and how much time is left.
+local function tell_cancelling(u, grace_ms)
+  local r = u.r
+  if r[CONN] ~= 0 then
+    PUBLISH[#PUBLISH + 1] = string.match(r[CONN], '^[^.]*')
+    PUBLISH[#PUBLISH + 1] =
+      string.format('cancelling %s %.0f %.0f %.0f %.0f %s', r[CONN], r[INC], r[HEAD], r[FENCE], grace_ms, u.id)
+  end
+end
+
 -- Tells the server that holds the stream of a lease how it ended, or that another stream has it ("superseded"), unless that
 -- is `server`, who learns from the reply.
 local function tell_holder(u, conn, turn, fence, how, server)

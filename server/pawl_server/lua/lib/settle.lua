@@ -1,6 +1,6 @@
 --!include wake ending overtime wait
 -- Applies what time has decided already; every script that touches an instance does this first. It ends a lease only where
--- the registered step is out of time.
+-- the registered step is out of time, or where the turn is to be cancelled and the grace is over.
 -- `u.fired` names the kinds of entry of `due` that had something to do.
 
 local LATE_LIMIT = 16 -- messages of one kind and instance at a time
@@ -136,7 +136,12 @@ end
 -- What time decides about the head as such.
 local function settle_head(u, now, server)
   local r = u.r
-  if r[OP_AT] > 0 and r[OP_AT] <= now then
+  if r[STATE] == CANCELLING then
+    if r[CANCEL_AT] <= now or r[OP_AT] > 0 and r[OP_AT] <= now then
+      settle_fired(u, r[CANCEL_AT] <= now and 'cancel:' or 'operation:')
+      head_cancel(u, now, server)
+    end
+  elseif r[OP_AT] > 0 and r[OP_AT] <= now then
     settle_fired(u, 'operation:')
     operation_over(u, now, server)
   end

@@ -20,7 +20,7 @@ local function step_check(u, key, blob, max_steps, max_step, max_turn)
   return nil, keys .. key .. '\0'
 end
 
--- Counts the step and gives its record. `state` is that of the turn after it, RUNNING if it is left out.
+-- Counts the step and gives its record. `state` is that of the turn after it, the present one if it is left out.
 local function step_add(u, key, kind, blob, digest, now, state)
   local r = u.r
   r[STEPS] = r[STEPS] + 1
@@ -28,6 +28,6 @@ local function step_add(u, key, kind, blob, digest, now, state)
   if r[OP] > 0 then
     operation_drop(u)
   end
-  ledger_add(u, STEP_SAVED, now, r[HEAD], state or RUNNING, { key, r[STEPS] })
+  ledger_add(u, STEP_SAVED, now, r[HEAD], state or r[STATE], { key, r[STEPS] })
   return { 1, key, kind, blob, digest, now, r[ATTEMPT] }
 end

@@ -5,6 +5,9 @@
 -- Kinds of `due` entry of heads that go on at DEADLINE; 0 is never, for a wait without end.
 local TIMED = { [SLEEPING] = 'sleep:', [WAITING] = 'wait:', [BACKOFF] = 'backoff:', [DEFERRED] = 'defer:' }
 
+-- States of a head that is leased.
+local HELD = { [RUNNING] = true, [CANCELLING] = true }
+
 local function make_ready(u, now, server)
   local r = u.r
   unit_touch(u)
@@ -28,12 +31,16 @@ end
 
 -- Takes back the reason to wake that make_ready gave, or a lease.
 local function make_unready(u)
-  local state = u.r[STATE]
+  local r = u.r
+  local state = r[STATE]
   if state == QUEUED then
     ready_open(u.tv).change[u.id] = false
-  elseif state == RUNNING then
+  elseif HELD[state] then
     DUE['lease:' .. u.id] = false
     operation_rest(u)
+    if r[CANCEL_AT] > 0 then
+      DUE['cancel:' .. u.id] = false
+    end
   elseif state == FAILED or state == UNCERTAIN then
     unit_mark('failed', unit_member(u), false)
   elseif TIMED[state] then

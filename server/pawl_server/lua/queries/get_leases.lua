@@ -5,7 +5,7 @@
 -- @item  inc     int  incarnation
 -- @item  turn    int  turn number
 -- @item  fence   int  fence of the lease
--- @reply OK(accepted bool, conn str) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
+-- @reply OK(accepted bool, conn str, cancel_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
 -- @oom   reads
 -- @lane  bulk
 -- @spec  R-CLAIM-3
@@ -19,7 +19,7 @@ for at = FIRST, LAST, STRIDE do
   local reply = lease_check(u, inc, turn, fence)
   if not reply then
     local conn = u.r[CONN]
-    reply = { 'OK', has_bit(u.r[BITS], 1) and 1 or 0, conn == 0 and '' or conn }
+    reply = { 'OK', has_bit(u.r[BITS], 1) and 1 or 0, conn == 0 and '' or conn, lease_grace(u, now) }
   end
   replies[#replies + 1] = reply
 end

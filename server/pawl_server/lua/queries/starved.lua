@@ -18,7 +18,7 @@ for at = FIRST, LAST, STRIDE do
   local running = false
   for i = 1, #busy do
     local u = view_load(now, string.match(busy[i], '[^:]*$'))
-    running = running or u and u.r[STATE] == RUNNING or false
+    running = running or u and HELD[u.r[STATE]] or false
   end
   replies[#replies + 1] = { 'OK', waiting > 0 and 1 or 0, running and 1 or 0 }
 end

@@ -9,10 +9,12 @@
 -- @item  conn    str  stream that takes the lease over: run.ordinal.number, the ordinal being that of this decision
 -- @from  RUNNING
 -- @to    RUNNING
--- @reply OK(remaining_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | SUPERSEDED
--- @emits ATTEMPT_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @from  CANCELLING
+-- @to    CANCELLING
+-- @reply OK(remaining_ms int, cancel_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | SUPERSEDED
+-- @emits ATTEMPT_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
--- @spec  R-LEASE-7, R-WORK-5
+-- @spec  R-LEASE-7, R-WORK-5, R-CANCEL-6
 --!include lease notes commit
 
 local now = meta_load(now_ms)
@@ -31,7 +33,7 @@ for at = FIRST, LAST, STRIDE do
       end
       u.r[CONN] = conn
       unit_touch(u)
-      reply = { 'OK', math.max(0, u.r[DEADLINE] - now) }
+      reply = { 'OK', math.max(0, u.r[DEADLINE] - now), lease_grace(u, now) }
     end
   end
   replies[#replies + 1] = reply

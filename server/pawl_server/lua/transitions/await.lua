@@ -5,7 +5,7 @@
 -- @item  id      str  instance id
 -- @item  turn    int  turn number
 -- @reply DONE | PENDING(passed bool) | NOT_FOUND
--- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
 -- @spec  R-AWAIT-1
 --!include settle notes commit

@@ -49,10 +49,7 @@ local function cancel_queued(turn)
   elseif state >= COMPLETED or turn == r[HEAD] and r[ATTEMPT] > 0 then
     return { 'WRONG_STATE', state }
   elseif turn == r[HEAD] then
-    if state == RUNNING then
-      tell_holder(u, r[CONN], turn, r[FENCE], 'cancelled', '')
-    end
-    head_end(u, now, server, CANCELLED, TURN_CANCELLED, comment)
+    head_cancel(u, now, server, comment)
   else
     queued_end(u, now, server, turn, CANCELLED, TURN_CANCELLED, comment)
   end

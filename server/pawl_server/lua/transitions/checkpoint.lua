@@ -16,10 +16,12 @@
 -- @item  output     bytes  output blob
 -- @from  RUNNING
 -- @to    RUNNING
+-- @from  CANCELLING
+-- @to    CANCELLING
 -- @reply OK(position int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
--- @emits ATTEMPT_STARTED, STEP_SAVED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
+-- @emits ATTEMPT_STARTED, STEP_SAVED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, TURN_CANCELLED
 -- @oom   allow
--- @spec  R-STEP-1, R-STEP-2, R-STEP-3, R-CMD-1
+-- @spec  R-STEP-1, R-STEP-2, R-STEP-3, R-CMD-1, R-CANCEL-7
 --!include command step commit
 
 local now = meta_load(now_ms)

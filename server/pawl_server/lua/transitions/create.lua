@@ -13,7 +13,7 @@
 -- @item  words         bytes  correlation key and tags, each followed by a zero byte; empty for none
 -- @item  request_id    str    idempotency id; may be empty
 -- @reply OK(incarnation int, created_ms int, first_turn int, first_seq int) | BODY_CONFLICT(tv str) | INSTANCE_DELETED | LIMIT_EXCEEDED(limit str, value int, max int)
--- @emits CREATED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits CREATED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   deny
 -- @spec  R-CREATE-1, R-CREATE-2, R-DELETE-3
 --!include born limits settle commit

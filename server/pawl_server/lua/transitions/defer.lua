@@ -13,10 +13,12 @@
 -- @item  reason     str    machine-readable cause; may be empty
 -- @from  RUNNING
 -- @to    DEFERRED
+-- @from  CANCELLING
+-- @to    CANCELLED
 -- @reply OK(due_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
--- @emits ATTEMPT_STARTED, TURN_DEFERRED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits ATTEMPT_STARTED, TURN_DEFERRED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
--- @spec  R-DEFER-1, R-DEFER-2, R-CMD-1
+-- @spec  R-DEFER-1, R-DEFER-2, R-CMD-1, R-CANCEL-7
 --!include command limits retry commit
 
 local now = meta_load(now_ms)
@@ -25,6 +27,7 @@ for at = FIRST, LAST, STRIDE do
   --!item
   local u = settled_load(now, server, id)
   local reply = command_begin(u, inc, turn, fence, n, digest, now)
+  reply = reply or command_cancel(u, now, server)
   if not reply then
     lease_alive(u, now)
     if u.r[OP] > OP_LEFT then

@@ -7,7 +7,7 @@
 -- @arg   max_turns   int    turns that are removed at once
 -- @arg   request_id  str    idempotency id; may be empty
 -- @reply OK(deleted bool, background bool) | NOT_FOUND
--- @emits DELETED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits DELETED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
 -- @spec  R-DELETE-1, R-DELETE-2, R-DELETE-3
 --!include control buried dead commit
@@ -49,7 +49,7 @@ elseif u and inc > 0 and inc ~= u.r[INC] then
 elseif u then
   local r = u.r
   local background = r[TAIL] - r[OLDEST] + 1 > max_turns
-  if r[STATE] == RUNNING then
+  if HELD[r[STATE]] then
     tell_holder(u, r[CONN], r[HEAD], r[FENCE], 'deleted', '')
   end
   local ids = newest_ids(r)

@@ -7,10 +7,12 @@
 -- @arg   limit   int  entries to look at, 1 to 256
 -- @from  RUNNING, FAILED, BACKOFF, SLEEPING, WAITING, DEFERRED, QUEUED
 -- @to    QUEUED, BACKOFF, FAILED, SKIPPED, PARKED, EXPIRED
+-- @from  CANCELLING
+-- @to    CANCELLED
 -- @reply FIRED(kind str, id str, inc int, turn int, fence int, conn str, outcome str, how str) | STALE(kind str, id str) | HELD(id str) | NEXT(due_ms int)
--- @emits ATTEMPT_EXPIRED, ATTEMPT_LOST, TURN_FAILED, TURN_READY, TURN_EXPIRED, TURN_ADMITTED, TURN_SKIPPED, TURN_PARKED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits ATTEMPT_EXPIRED, ATTEMPT_LOST, TURN_FAILED, TURN_READY, TURN_EXPIRED, TURN_ADMITTED, TURN_SKIPPED, TURN_PARKED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
--- @spec  R-EXPIRE-1, R-EXPIRE-2, R-EXPIRE-3, R-EXPIRE-4, R-EXPIRE-5, R-DELAY-1, R-TTL-1, R-TTL-2, R-POLICY-1, R-SETTLE-2, R-DELETE-1, R-EVENT-6
+-- @spec  R-EXPIRE-1, R-EXPIRE-2, R-EXPIRE-3, R-EXPIRE-4, R-EXPIRE-5, R-DELAY-1, R-TTL-1, R-TTL-2, R-POLICY-1, R-SETTLE-2, R-DELETE-1, R-EVENT-6, R-CANCEL-8
 --!include expire history buried commit
 
 -- Timers of an instance that can't be read are looked at again after this time.
@@ -19,7 +21,7 @@ local DAMAGED_MS = 60000
 local TRIM_LIMIT = 1024
 
 -- What settle does for an entry of these kinds: the outcome that is reported.
-local SETTLED = { backoff = 'ready', sleep = 'ready', wait = 'ready', defer = 'ready', delayed = 'admitted', expiry = 'expired', settle = 'passed', operation = 'expired' }
+local SETTLED = { backoff = 'ready', sleep = 'ready', wait = 'ready', defer = 'ready', delayed = 'admitted', expiry = 'expired', settle = 'passed', operation = 'expired', cancel = 'cancelled' }
 
 -- When an entry that came too early is really due; false for never.
 local function expire_again(u, kind)
@@ -30,6 +32,8 @@ local function expire_again(u, kind)
     return r[EXPIRES_AT] > 0 and r[EXPIRES_AT]
   elseif kind == 'operation' then
     return r[OP_AT] > 0 and r[OP_AT]
+  elseif kind == 'cancel' then
+    return r[CANCEL_AT] > 0 and r[CANCEL_AT]
   end
   return TIMED[r[STATE]] == kind .. ':' and not has_bit(r[FLAGS], 1) and r[DEADLINE] > 0 and r[DEADLINE]
 end

@@ -26,10 +26,12 @@
 -- @item  op_resume  bytes  blob of the point to go on from; empty keeps the last one
 -- @from  RUNNING, FAILED
 -- @to    BACKOFF, QUEUED, FAILED, SKIPPED, PARKED
+-- @from  CANCELLING
+-- @to    CANCELLED
 -- @reply OK(state int, delay_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | WRONG_STATE(state str)
--- @emits ATTEMPT_STARTED, OPERATION_STARTED, ATTEMPT_FAILED, TURN_FAILED, TURN_ADMITTED, TURN_EXPIRED, TURN_PARKED, TURN_READY, TURN_SKIPPED, ATTEMPT_EXPIRED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits ATTEMPT_STARTED, OPERATION_STARTED, ATTEMPT_FAILED, TURN_FAILED, TURN_ADMITTED, TURN_EXPIRED, TURN_PARKED, TURN_READY, TURN_SKIPPED, ATTEMPT_EXPIRED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
--- @spec  R-FAIL-1, R-FAIL-2, R-FAIL-3, R-CMD-1, R-POLICY-1, R-RETRY-2
+-- @spec  R-FAIL-1, R-FAIL-2, R-FAIL-3, R-CMD-1, R-POLICY-1, R-RETRY-2, R-CANCEL-7
 --!include command retry overtime commit
 
 local now = meta_load(now_ms)
@@ -48,7 +50,13 @@ for at = FIRST, LAST, STRIDE do
       lease_alive(u, now)
     end
   end
-  if not reply then
+  if not reply and u.r[STATE] == CANCELLING then
+    -- What the worker says stays readable; the turn is given up all the same.
+    failure_save(u, now, reason, message, details, final and 1 or 0, truncated and 1 or 0, cause, step_key)
+    command_applied(u, n, digest, WORD_FAIL, CANCELLED, 0)
+    head_cancel(u, now, server)
+    reply = { 'OK', CANCELLED, 0 }
+  elseif not reply then
     local exhausted, delay, row
     if step_policy ~= '' then
       exhausted, delay, row = attempt_step_failed(u, now, reason, delay_ms, step_key, step_policy)

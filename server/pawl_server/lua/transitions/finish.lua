@@ -32,10 +32,12 @@
 -- @item  conn          str    stream that gets the claimed turn; empty for none
 -- @from  RUNNING
 -- @to    COMPLETED
+-- @from  CANCELLING
+-- @to    CANCELLED
 -- @reply OK(finished_ms int, continuation int, turns list) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
--- @emits ATTEMPT_STARTED, TURN_COMPLETED, TURN_ADMITTED, STEP_SAVED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
+-- @emits ATTEMPT_STARTED, TURN_COMPLETED, TURN_ADMITTED, STEP_SAVED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, TURN_CANCELLED
 -- @oom   allow
--- @spec  R-FINISH-1, R-FINISH-2, R-FINISH-3, R-FINISH-4, R-CMD-1, R-TRIM-4
+-- @spec  R-FINISH-1, R-FINISH-2, R-FINISH-3, R-FINISH-4, R-CMD-1, R-TRIM-4, R-CANCEL-7
 --!include command step claim history limits commit
 
 local now = meta_load(now_ms)
@@ -47,7 +49,8 @@ local function claimed_before(h, conn)
     return {}
   end
   local u = settled_load(now, server, h[R_CLAIM_ID], 's')
-  if lease_check(u, h[R_CLAIM_INC], h[R_CLAIM_TURN], h[R_CLAIM_FENCE]) or has_bit(u.r[BITS], 1) then
+  local over = lease_check(u, h[R_CLAIM_INC], h[R_CLAIM_TURN], h[R_CLAIM_FENCE])
+  if over or has_bit(u.r[BITS], 1) or u.r[STATE] == CANCELLING then
     return {}
   end
   claim_prefetch(u)
@@ -64,7 +67,15 @@ for at = FIRST, LAST, STRIDE do
   --!item
   local u = settled_load(now, server, id)
   local reply, receipt = command_begin(u, inc, turn, fence, n, digest, now)
-  if receipt then
+  if not reply and u.r[STATE] == CANCELLING then
+    -- The step has run, and what it gave stays readable.
+    lease_accept(u, now)
+    if has_step and not step_check(u, key, output, max_steps, max_step, max_turn) then
+      local step = step_add(u, key, kind, output, step_digest, now)
+      unit_set(u, turn .. '.' .. u.r[STEPS], cmsgpack.pack(step))
+    end
+    reply = command_cancel(u, now, server)
+  elseif receipt then
     reply[4] = claimed_before(receipt, conn)
   elseif not reply then
     local r = u.r

@@ -13,8 +13,8 @@
 --!include settle commit
 
 -- Kinds of `due` entry that belong to a state of the head.
-local STATES = { lease = RUNNING, sleep = SLEEPING, wait = WAITING, backoff = BACKOFF, defer = DEFERRED }
-local SECONDARY = { delayed = DELAYED_AT, expiry = EXPIRES_AT, gc = GC_AT }
+local STATES = { sleep = SLEEPING, wait = WAITING, backoff = BACKOFF, defer = DEFERRED }
+local SECONDARY = { delayed = DELAYED_AT, expiry = EXPIRES_AT, gc = GC_AT, cancel = CANCEL_AT }
 
 local now = meta_load(now_ms)
 local kind, rest = string.match(name, '^(%a+):?(.*)$')
@@ -26,8 +26,10 @@ local function due_stands(u, deleting, what)
     return deleting
   elseif not u then
     return false
+  elseif what == 'lease' then
+    return HELD[u.r[STATE]]
   elseif STATES[what] then
-    return u.r[STATE] == STATES[what] and u.r[DEADLINE] > 0 and (what == 'lease' or not has_bit(u.r[FLAGS], 1))
+    return u.r[STATE] == STATES[what] and u.r[DEADLINE] > 0 and not has_bit(u.r[FLAGS], 1)
   elseif SECONDARY[what] then
     return u.r[SECONDARY[what]] > 0
   end

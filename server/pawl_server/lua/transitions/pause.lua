@@ -8,7 +8,7 @@
 -- @arg   digest      bytes  digest of the request
 -- @arg   comment     str    text for the ledger
 -- @reply OK(changed bool) | BODY_CONFLICT | NOT_FOUND
--- @emits PAUSED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits PAUSED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
 -- @spec  R-PAUSE-1, R-PAUSE-2, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control commit
@@ -18,7 +18,7 @@ local u, reply = control_load(now, server, id, inc, request_id, digest)
 if not reply then
   local changed = not has_bit(u.r[FLAGS], 1)
   if changed then
-    if u.r[STATE] ~= RUNNING and u.r[STATE] ~= FAILED and u.r[STATE] ~= UNCERTAIN then
+    if not HELD[u.r[STATE]] and u.r[STATE] ~= FAILED and u.r[STATE] ~= UNCERTAIN then
       make_unready(u)
     end
     u.r[FLAGS] = u.r[FLAGS] + 1

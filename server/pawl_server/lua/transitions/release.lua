@@ -10,10 +10,12 @@
 -- @item  digest  bytes  digest of the command
 -- @from  RUNNING
 -- @to    QUEUED, BACKOFF, UNCERTAIN
+-- @from  CANCELLING
+-- @to    CANCELLED
 -- @reply OK | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
--- @emits ATTEMPT_STARTED, TURN_RELEASED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits ATTEMPT_STARTED, TURN_RELEASED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
--- @spec  R-LEASE-9, R-CMD-1
+-- @spec  R-LEASE-9, R-CMD-1, R-CANCEL-7
 --!include command retry overtime commit
 
 local FREE_RELEASES = 10
@@ -25,7 +27,11 @@ for at = FIRST, LAST, STRIDE do
   --!item
   local u = settled_load(now, server, id)
   local reply = command_begin(u, inc, turn, fence, n, digest, now)
-  if not reply then
+  if not reply and u.r[STATE] == CANCELLING then
+    command_applied(u, n, digest, WORD_RELEASE)
+    head_cancel(u, now, server)
+    reply = { 'OK' }
+  elseif not reply then
     local unseen = u.r[OP] == OP_UNSEEN
     command_end(u, HOW_RELEASED, server)
     command_applied(u, n, digest, WORD_RELEASE)

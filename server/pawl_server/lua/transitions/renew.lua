@@ -11,10 +11,12 @@
 -- @item  ordinal    int  detach only from streams and adoptions up to this ordinal; 0 means from any
 -- @from  RUNNING
 -- @to    RUNNING
--- @reply OK(remaining_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
--- @emits ATTEMPT_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @from  CANCELLING
+-- @to    CANCELLING
+-- @reply OK(remaining_ms int, cancel_ms int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str)
+-- @emits ATTEMPT_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
--- @spec  R-LEASE-3, R-LEASE-4, R-LEASE-6, R-LEASE-10
+-- @spec  R-LEASE-3, R-LEASE-4, R-LEASE-6, R-LEASE-10, R-CANCEL-6
 --!include orphan commit
 
 local now = meta_load(now_ms)
@@ -29,7 +31,7 @@ for at = FIRST, LAST, STRIDE do
       u.r[CONN] = 0
       orphan_lease(u, now, detach_ms)
     end
-    reply = { 'OK', math.max(0, u.r[DEADLINE] - now) }
+    reply = { 'OK', math.max(0, u.r[DEADLINE] - now), lease_grace(u, now) }
   end
   replies[#replies + 1] = reply
 end

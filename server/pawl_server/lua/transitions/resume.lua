@@ -8,7 +8,7 @@
 -- @arg   digest      bytes  digest of the request
 -- @arg   comment     str    text for the ledger
 -- @reply OK(changed bool) | BODY_CONFLICT | NOT_FOUND
--- @emits RESUMED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits RESUMED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
 -- @spec  R-PAUSE-1, R-PAUSE-2, R-CONTROL-1, R-CONTROL-2, R-CONTROL-3
 --!include control commit

@@ -24,7 +24,7 @@
 -- @item  ttl_ms        int    time from admission to the begin of an attempt; 0 for any
 -- @to    QUEUED
 -- @reply OK(turn int, incarnation int, admitted_ms int, noted bool, due_ms int) | NOT_FOUND | INSTANCE_DELETED | BODY_CONFLICT(what str, tv str) | LIMIT_EXCEEDED(limit str, value int, max int)
--- @emits CREATED, TURN_ADMITTED, MESSAGE_SCHEDULED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits CREATED, TURN_ADMITTED, MESSAGE_SCHEDULED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   deny
 -- @spec  R-SEND-1, R-SEND-2, R-SEND-3, R-SEND-4, R-DELAY-1, R-DELAY-2, R-TTL-1, R-DELETE-3
 --!include born inbox limits settle receipt notes commit

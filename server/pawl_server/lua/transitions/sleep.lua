@@ -14,10 +14,12 @@
 -- @item  ms         int    how long, 1 ms to 365 days
 -- @from  RUNNING
 -- @to    SLEEPING
+-- @from  CANCELLING
+-- @to    CANCELLED
 -- @reply OK(position int, wake_ms int) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
--- @emits ATTEMPT_STARTED, STEP_SAVED, TURN_SLEEPING, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
+-- @emits ATTEMPT_STARTED, STEP_SAVED, TURN_SLEEPING, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, TURN_CANCELLED
 -- @oom   allow
--- @spec  R-SLEEP-1, R-SLEEP-2, R-CMD-1
+-- @spec  R-SLEEP-1, R-SLEEP-2, R-CMD-1, R-CANCEL-7
 --!include command step retry commit
 
 local now = meta_load(now_ms)
@@ -26,6 +28,7 @@ for at = FIRST, LAST, STRIDE do
   --!item
   local u = settled_load(now, server, id, 'k')
   local reply, keys = command_begin(u, inc, turn, fence, n, digest, now), nil
+  reply = reply or command_cancel(u, now, server)
   if not reply then
     lease_alive(u, now)
     if u.r[OP] > OP_LEFT then

@@ -15,9 +15,9 @@
 -- @from  RUNNING
 -- @to    RUNNING
 -- @reply OK(remaining_ms int) | GAP(last int) | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | WRONG_STATE(state str)
--- @emits ATTEMPT_STARTED, OPERATION_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits ATTEMPT_STARTED, OPERATION_STARTED, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
--- @spec  R-OP-1, R-OP-2, R-OP-3
+-- @spec  R-OP-1, R-OP-2, R-OP-3, R-CANCEL-7
 --!include lease overtime commit
 
 local now = meta_load(now_ms)
@@ -37,6 +37,8 @@ for at = FIRST, LAST, STRIDE do
       reply = { 'GAP', r[STEPS] }
     elseif o and o[O_KEY] ~= key then
       reply = { 'WRONG_STATE', 'operation' }
+    elseif not o and r[STATE] == CANCELLING then
+      reply = { 'WRONG_STATE', 'cancelling' }
     else
       o = o or operation_start(u, now, position, key, kind, timeout_ms, heartbeat_ms, on_restart)
       reply = { 'OK', o[O_DEADLINE] - now }

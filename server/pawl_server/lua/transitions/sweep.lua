@@ -9,7 +9,7 @@
 -- @from  BACKOFF, SLEEPING, WAITING, DEFERRED
 -- @to    QUEUED
 -- @reply OK(cursor str, scanned int, repaired int, orphaned int)
--- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
 -- @spec  R-SWEEP-1, R-SWEEP-2
 --!include orphan mend dead commit
@@ -30,7 +30,7 @@ local function sweep_head(member)
     return MISSING.damaged or settled_out(member)
   end
   local run = u.r[CONN] ~= 0 and string.match(u.r[CONN], '^[^.]*')
-  if dead ~= '' and u.r[STATE] == RUNNING and run and string.find(',' .. dead .. ',', ',' .. run .. ',', 1, true) then
+  if dead ~= '' and HELD[u.r[STATE]] and run and string.find(',' .. dead .. ',', ',' .. run .. ',', 1, true) then
     orphan_lease(u, now, grace_ms)
     orphaned = orphaned + 1
   end

@@ -5,7 +5,7 @@
 -- @arg   limit   int  turns of each tier to look at per instance, 1 to 256
 -- @item  id      str  instance id
 -- @reply OK(trimmed int, next_ms int) | NOT_FOUND
--- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED
+-- @emits TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, STEP_SAVED, TURN_CANCELLED
 -- @oom   allow
 -- @spec  R-TRIM-1, R-TRIM-2, R-TRIM-3, R-TRIM-6, R-EVENT-6
 --!include history settle mend commit

@@ -17,10 +17,12 @@
 -- @item  ms         int    how long, 1 ms to 365 days; 0 for ever
 -- @from  RUNNING
 -- @to    RUNNING, WAITING
+-- @from  CANCELLING
+-- @to    CANCELLED
 -- @reply OK(position int, suspended bool, deadline_ms int, outcome int, value bytes) | ALREADY | GAP(last int) | BODY_CONFLICT | NOT_FOUND | STALE_FENCE | LEASE_ENDED(how str) | LIMIT_EXCEEDED(limit str, value int, max int) | WRONG_STATE(state str)
--- @emits ATTEMPT_STARTED, STEP_SAVED, TURN_WAITING, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN
+-- @emits ATTEMPT_STARTED, STEP_SAVED, TURN_WAITING, TURN_ADMITTED, TURN_EXPIRED, TURN_READY, ATTEMPT_EXPIRED, TURN_FAILED, TURN_PARKED, TURN_SKIPPED, TURN_UNCERTAIN, TURN_CANCELLED
 -- @oom   allow
--- @spec  R-WAIT-1, R-WAIT-2, R-WAIT-4, R-SIGNAL-2, R-CALLBACK-1, R-CMD-1
+-- @spec  R-WAIT-1, R-WAIT-2, R-WAIT-4, R-SIGNAL-2, R-CALLBACK-1, R-CMD-1, R-CANCEL-7
 --!include command wait retry commit
 
 local now = meta_load(now_ms)
@@ -70,6 +72,7 @@ for at = FIRST, LAST, STRIDE do
   --!item
   local u = settled_load(now, server, id, 'k')
   local reply = command_begin(u, inc, turn, fence, n, digest, now)
+  reply = reply or command_cancel(u, now, server)
   if not reply then
     lease_alive(u, now)
     if u.r[OP] > OP_LEFT then

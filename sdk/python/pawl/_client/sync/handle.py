@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pawl._requests import UNSET
 from pawl._running import Principal, Signalled
 from pawl.errors import WorkflowError
-from pawl.models import InboxEntry, Instance, Sent, Turn
+from pawl.models import Cancellation, InboxEntry, Instance, Sent, Turn
 
 if TYPE_CHECKING:
     from pawl._events import Event, EventCursor
@@ -106,9 +106,13 @@ class InstanceHandle:
             self.id, turn, discard=discard, incarnation=incarnation, comment=comment
         )
 
-    def cancel(self, turn: int, *, incarnation: int = 0, comment: str = "") -> str:
+    def cancel(
+        self, turn: int, *, force: bool = False, incarnation: int = 0, comment: str = ""
+    ) -> Cancellation:
         """Same as `Client.cancel_turn`."""
-        return self.client.cancel_turn(self.id, turn, incarnation=incarnation, comment=comment)
+        return self.client.cancel_turn(
+            self.id, turn, force=force, incarnation=incarnation, comment=comment
+        )
 
     def signal(
         self,

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from pawl._client.sync_connection import Connection, each
-from pawl._convert import redriven_of, turn_of, turn_state_of
+from pawl._convert import cancellation_of, redriven_of, turn_of
 from pawl._requests import new_id, type_name
 from pawl._running import RedriveProgress
 from pawl._transport.retry import Reopening
 from pawl.errors import ServerError
-from pawl.models import Page, Turn
+from pawl.models import Cancellation, Page, Turn
 from pawl.v1 import turn_service_pb2 as turns
 from pawl.workflow import Workflow
 
@@ -135,25 +135,28 @@ class TurnCalls(Connection):
         instance_id: str,
         turn: int,
         *,
+        force: bool = False,
         incarnation: int = 0,
         comment: str = "",
         request_id: str | None = None,
         timeout: float | None = None,
-    ) -> str:
-        """Ends an unfinished turn as CANCELLED; the state that it was in.
+    ) -> Cancellation:
+        """Ends an unfinished turn as CANCELLED, at once unless it runs. The instance keeps its state.
 
-        A turn that runs loses its lease at once; what its code does outside can overlap with the next turn.
+        A turn that runs becomes CANCELLING: its worker is told at once, may finish the step that runs within
+        ten seconds and starts no other. After that, or at once with `force`, the lease ends without it; what
+        its code does outside then can overlap with the next turn.
         Raises NotFound, Pruned, WrongState if it is finished.
         """
         request = turns.CancelTurnRequest(
             instance_id=instance_id,
             turn=turn,
+            force=force,
             incarnation=incarnation,
             comment=comment,
             request_id=request_id or new_id(),
         )
-        answer = self._call(self._stubs.turns.CancelTurn, request, timeout)
-        return turn_state_of(answer.former_state)
+        return cancellation_of(self._call(self._stubs.turns.CancelTurn, request, timeout))
 
     def redrive_parked(
         self,
