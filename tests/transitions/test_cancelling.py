@@ -293,6 +293,58 @@ def test_finish_and_cancel_in_both_orders(driver: Driver, first: str) -> None:
     assert (state.pending, driver.get().state) == (0, b"\0new" if first == "finish" else b"")
 
 
+# Registered steps.
+
+
+@pytest.mark.spec("R-CANCEL-7", "R-OP-1", "R-PROGRESS-1")
+def test_no_step_starts_and_the_registered_one_goes_on(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.send("a", b"2")
+    held = driver.take()
+    first = held.start("one")
+    driver.cancel()
+    with driver.unchanged():
+        assert held.start("one") == first, "the repeat"
+    assert held.report(1, "one", details=b"\0half").word == "OK"
+    assert held.checkpoint("one").word == "OK"
+    with driver.unchanged():
+        refused = held.start("two")
+        assert (refused.word, refused.state) == ("WRONG_STATE", "cancelling")
+        assert (held.start("two", position=3).word, held.start("one").state) == ("GAP", "step_saved")
+    held.release()
+    assert (driver.head(), driver.due()) == ("QUEUED", {})
+
+
+@pytest.mark.parametrize("on_restart", [1, 2])
+@pytest.mark.parametrize("end", ["operation", "grace", "lease", "release", "force"])
+@pytest.mark.spec("R-CANCEL-7", "R-CANCEL-8", "R-CANCEL-9", "R-OP-3")
+def test_a_registered_step_leaves_nothing_uncertain(driver: Driver, on_restart: int, end: str) -> None:
+    """Its time is over first, or the turn ends otherwise: it is cancelled, and nobody has to decide."""
+    driver.put_type(lease_ms=3_000)
+    driver.send("a", b"1")
+    driver.send("a", b"2")
+    held = driver.take()
+    times = {"operation": 1_000, "grace": CANCEL_GRACE_MS, "lease": 5_000, "release": 5_000, "force": 5_000}
+    held.start("one", timeout_ms=times[end], on_restart=on_restart)
+    driver.cancel()
+    if end in ("release", "force"):
+        held.release() if end == "release" else driver.cancel(force=True)
+    elif end == "grace":
+        for _ in range(4):
+            driver.later(2_000)
+            held.renew()
+        driver.elapse(2_000)
+    else:
+        [fired] = [reply for reply in driver.elapse(min(times[end], 3_000)) if reply.word == "FIRED"]
+        assert (fired.kind, fired.outcome) == (
+            ("operation", "expired") if end == "operation" else ("lease", "cancelled")
+        )
+    receipt = driver.receipt(1)
+    assert (receipt.state, receipt.attempts) == (TurnState.CANCELLED, 1)
+    assert (driver.head(), driver.due(), driver.state().get("failed")) == ("QUEUED", {}, None)
+    assert held.renew().how == "cancelled"
+
+
 # The end without the worker.
 
 

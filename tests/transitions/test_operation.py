@@ -344,7 +344,7 @@ def test_a_turn_that_did_not_complete_keeps_its_step_until_it_is_trimmed(driver:
     held.report(1, progress=FETCH, resume=b"\0" + 100 * b"r")
     if end != "cancel":
         held.fail(final=True)
-    getattr(driver, end)()
+    getattr(driver, end)(**({"force": True} if end == "cancel" else {}))
     shown = operation(driver)
     assert (shown.key, shown.progress) == ("step", ProgressRecord("fetching", 3, 10, "pages"))
     assert driver.due().keys() == {"gc:a"}

@@ -41,6 +41,7 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
         TurnState.SLEEPING: "sleep",
         TurnState.BACKOFF: "fail with attempts left",
         TurnState.DEFERRED: "defer",
+        TurnState.UNCERTAIN: "the attempt ended in a step that must not be repeated unseen",
         TurnState.FAILED: "last attempt failed",
         TurnState.COMPLETED: "finish",
         TurnState.CANCELLING: "cancel",
@@ -60,6 +61,9 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
     },
     TurnState.CANCELLING: {
         TurnState.CANCELLED: "given up, the grace or the lease is over, cancel with force",
+    },
+    TurnState.UNCERTAIN: {
+        TurnState.CANCELLED: "cancel",
     },
     TurnState.FAILED: {
         TurnState.QUEUED: "retry",

@@ -13,6 +13,7 @@ OVER = frozenset((Reason.STALE_FENCE, Reason.LEASE_ENDED, Reason.NOT_FOUND, Reas
 WRONG_STATES = {
     "step_saved": "the turn has a step with this key or at this place already",
     "operation": "it does not go with the step that is registered now, or none is",
+    "cancelling": "the turn is to be cancelled: no step may start",
 }
 
 
