@@ -164,7 +164,7 @@ def test_another_round_is_granted_only_if_no_attempt_is_left(driver: Driver, dec
     uncertain(driver, attempts=1)
     driver.resolve(decision, output=b"\0x")
     assert driver.take().view.max_attempts == 2
-    driver.cancel()
+    driver.cancel(force=True)
     driver.put_type(max_attempts=2)
     driver.send("a", b"2")
     driver.take().start(on_restart=PARK)

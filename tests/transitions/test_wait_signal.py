@@ -377,7 +377,7 @@ def test_a_repeat_after_the_end_of_the_turn_has_the_value_while_the_step_is_kept
     held = driver.take()
     driver.signal("s1", "go", b"got")
     first = held.wait("one")
-    driver.cancel()
+    driver.cancel(force=True)
     with driver.unchanged():
         assert held.wait("one", n=1) == first
     driver.cancel(2)

@@ -39,6 +39,7 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
     TurnState.RUNNING: {
         TurnState.QUEUED: "release, return of an unreceived turn, expiry with attempts left",
         TurnState.SLEEPING: "sleep",
+        TurnState.WAITING: "wait_signal with nothing to consume yet",
         TurnState.BACKOFF: "fail with attempts left",
         TurnState.DEFERRED: "defer",
         TurnState.UNCERTAIN: "the attempt ended in a step that must not be repeated unseen",
@@ -49,6 +50,10 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
     },
     TurnState.SLEEPING: {
         TurnState.QUEUED: "the sleep is over",
+        TurnState.CANCELLED: "cancel",
+    },
+    TurnState.WAITING: {
+        TurnState.QUEUED: "what it waits for has come, or its time is over",
         TurnState.CANCELLED: "cancel",
     },
     TurnState.BACKOFF: {
@@ -63,6 +68,8 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
         TurnState.CANCELLED: "given up, the grace or the lease is over, cancel with force",
     },
     TurnState.UNCERTAIN: {
+        TurnState.QUEUED: "the step is resolved",
+        TurnState.FAILED: "the step is resolved, as failed",
         TurnState.CANCELLED: "cancel",
     },
     TurnState.FAILED: {
