@@ -46,7 +46,7 @@ _PARK = 2
 """As in pawl.v1.OnRestart."""
 _BLOCKING = (TurnState.FAILED, TurnState.UNCERTAIN)
 """States of a head that somebody has to decide about."""
-_SECONDARY_KINDS = ("gc", "delayed", "expiry", "settle", "cancel", "delete", "operation")
+_SECONDARY_KINDS = ("gc", "delayed", "expiry", "settle", "cancel", "total", "delete", "operation")
 """Kinds of due entry beside that."""
 
 
@@ -377,6 +377,7 @@ def _check_timers(p: Partition) -> Iterator[str]:
         "expiry": {one.id for one in p.live if one.r["EXPIRES_AT"]},
         "settle": {one.id for one in p.live if one.behind},
         "cancel": {one.id for one in p.live if one.r["CANCEL_AT"]},
+        "total": {one.id for one in p.live if one.r["TOTAL_AT"]},
         "delete": {one.id for one in p.instances.values() if one.deleting},
         "operation": {one.id for one in p.live if one.r["OP_AT"]},
     }
@@ -495,6 +496,8 @@ def _check_positions(one: Instance) -> Iterator[str]:
         yield f"running with fence {r['FENCE']}, whose lease ended ({r['HOW']})"
     if (r["STATE"] == TurnState.CANCELLING) != (r["CANCEL_AT"] > 0) or 0 < r["CANCEL_AT"] < r["DEADLINE"]:
         yield f"state {r['STATE']}, lease until {r['DEADLINE']}, grace until {r['CANCEL_AT']}"
+    if r["TOTAL_AT"] and (r["STATE"] in _BLOCKING or r["STATE"] in (0, TurnState.CANCELLING)):
+        yield f"state {r['STATE']} with a total deadline"
 
 
 def _check_bytes(one: Instance) -> Iterator[str]:
@@ -552,7 +555,7 @@ def _wanted_fields(one: Instance) -> set[str]:
         if turn < r["HEAD"] or receipt:
             wanted.add(f"{turn}.h")
         wanted |= _wanted_payload(one, turn, receipt)
-    if r["PENDING"] and r["FAILURES"] + r["LOST"]:
+    if r["PENDING"] and (r["FAILURES"] + r["LOST"] or r["STATE"] == TurnState.FAILED):
         wanted.add(f"{r['HEAD']}.f")
     if r["PENDING"] and r["OP"]:
         wanted.add(f"{r['HEAD']}.o")

@@ -336,6 +336,8 @@ def type_of(message: workflow_type_pb2.WorkflowType) -> WorkflowType:
         on_exhausted=_word(workflow_type_pb2.ExhaustionPolicy, message.on_exhausted, "EXHAUSTION_POLICY_")
         if message.on_exhausted
         else None,
+        queue_timeout=span_of(message.queue_timeout) if message.HasField("queue_timeout") else None,
+        total_timeout=span_of(message.total_timeout) if message.HasField("total_timeout") else None,
         revision=message.revision,
         update_time=time_of(message.update_time),
     )
@@ -374,6 +376,8 @@ def type_message(settings: WorkflowType) -> workflow_type_pb2.WorkflowType:
         message.on_exhausted = policy_of(settings.on_exhausted)
     set_span(message.lease_timeout, settings.lease_timeout)
     set_span(message.attempt_timeout, settings.attempt_timeout)
+    set_span(message.queue_timeout, settings.queue_timeout)
+    set_span(message.total_timeout, settings.total_timeout)
     if settings.retry:
         set_policy(message.retry, settings.retry)
     if settings.retention:

@@ -371,6 +371,16 @@ class WorkflowType:
     retention: Retention | None = None
     on_exhausted: str | None = None
     """What happens to a turn that failed for good: "BLOCK", "SKIP" or "PARK"; None means "BLOCK"."""
+    queue_timeout: timedelta | None = None
+    """Time from admission until an attempt must have begun, 1 ms to 365 d; None for any.
+
+    After it the turn ends EXPIRED. Holds for messages that are sent, not for continuations.
+    """
+    total_timeout: timedelta | None = None
+    """Time from admission until the turn must have finished, 1 ms to 365 d; None for any.
+
+    After it the turn fails for good with TOTAL_DEADLINE, once it is at the head.
+    """
     revision: int = 0
     """Rises with each change; 0 for a type that was never stored. Set by the server."""
     update_time: datetime | None = None

@@ -173,6 +173,8 @@ def fill_turn(turn: pb.LeasedTurn, key: bytes, claimed: records.ClaimedTurn, nam
     turn.max_attempts = claimed.max_attempts
     fill_ms(turn.lease_timeout, claimed.lease_ms)
     fill_ms(turn.attempt_timeout, claimed.attempt_timeout_ms)
+    if claimed.total_ms:
+        fill_ms(turn.total_remaining, claimed.total_ms)
     fill_ms(turn.admit_time, message.admitted_ms)
     fill_ms(turn.lease_time, claimed.leased_ms)
     turn.namespace = namespace

@@ -33,6 +33,7 @@ class TurnState(IntEnum):
 MOVES: dict[TurnState, dict[TurnState, str]] = {
     TurnState.QUEUED: {
         TurnState.RUNNING: "claim",
+        TurnState.FAILED: "the total deadline",
         TurnState.CANCELLED: "cancel",
         TurnState.EXPIRED: "its time to live is over before an attempt began",
     },
@@ -50,18 +51,22 @@ MOVES: dict[TurnState, dict[TurnState, str]] = {
     },
     TurnState.SLEEPING: {
         TurnState.QUEUED: "the sleep is over",
+        TurnState.FAILED: "the total deadline",
         TurnState.CANCELLED: "cancel",
     },
     TurnState.WAITING: {
         TurnState.QUEUED: "what it waits for has come, or its time is over",
+        TurnState.FAILED: "the total deadline",
         TurnState.CANCELLED: "cancel",
     },
     TurnState.BACKOFF: {
         TurnState.QUEUED: "the delay is over, or wake",
+        TurnState.FAILED: "the total deadline",
         TurnState.CANCELLED: "cancel",
     },
     TurnState.DEFERRED: {
         TurnState.QUEUED: "the delay is over, or wake",
+        TurnState.FAILED: "the total deadline",
         TurnState.CANCELLED: "cancel",
     },
     TurnState.CANCELLING: {

@@ -207,6 +207,8 @@ def message(name: str, revision: int, packed: bytes) -> WorkflowType:
         attempt_timeout=duration(value["attempt_timeout_ms"]),
         retention=retention,
         on_exhausted=cast("ExhaustionPolicy.ValueType", value["on_exhausted"]),
+        queue_timeout=duration(value["queue_timeout_ms"]) if value["queue_timeout_ms"] else None,
+        total_timeout=duration(value["total_timeout_ms"]) if value["total_timeout_ms"] else None,
         revision=revision,
         update_time=timestamp(changed_ms) if revision else None,
     )

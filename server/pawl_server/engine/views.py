@@ -246,6 +246,8 @@ def _head(shown: Turn, record: InstanceRecord) -> None:
         shown.due_time.CopyFrom(timestamp(record.deadline_ms))
     if record.state == TurnState.DEFERRED and isinstance(record.answer2, bytes):
         shown.defer_reason = record.answer2.decode()
+    if record.total_at_ms:
+        shown.total_deadline.CopyFrom(timestamp(record.total_at_ms))
     if record.cancel_at_ms:
         shown.cancel_deadline.CopyFrom(timestamp(record.cancel_at_ms))
 

@@ -288,6 +288,8 @@ def type_settings(at: str, message: WorkflowType) -> TypeSettings:
     settings: TypeSettings = {}
     _spans(settings, at, message, (("lease_timeout", "lease_ms", SECOND, HOUR),))
     _spans(settings, at, message, (("attempt_timeout", "attempt_timeout_ms", SECOND, 7 * DAY),))
+    _spans(settings, at, message, (("queue_timeout", "queue_timeout_ms", 1, 365 * DAY),))
+    _spans(settings, at, message, (("total_timeout", "total_timeout_ms", 1, 365 * DAY),))
     if message.max_attempts:
         settings["max_attempts"] = _within(f"{at}max_attempts", message.max_attempts, 1, 1_000)
     if message.on_exhausted:

@@ -316,6 +316,8 @@ class ClaimedTurn(NamedTuple):
     leased_ms: int
     operation: OperationRecord | None
     """The registered step of an earlier attempt, unless it was saved."""
+    total_ms: int
+    """Time until the total deadline; 0 for none."""
 
 
 def claimed_turn(view: list[Any]) -> ClaimedTurn:
@@ -336,6 +338,7 @@ def claimed_turn(view: list[Any]) -> ClaimedTurn:
         view[12].decode(),
         view[13],
         operation_record(view[14]) if view[14] else None,
+        view[15],
     )
 
 

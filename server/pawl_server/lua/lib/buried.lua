@@ -2,7 +2,7 @@
 -- The removal of an instance, at once or some fields at a time.
 
 local BURY_FIELDS = 1000
-local BURY_KINDS = { 'lease:', 'backoff:', 'sleep:', 'wait:', 'defer:', 'gc:', 'delayed:', 'expiry:', 'settle:', 'cancel:', 'delete:', 'operation:' }
+local BURY_KINDS = { 'lease:', 'backoff:', 'sleep:', 'wait:', 'defer:', 'gc:', 'delayed:', 'expiry:', 'settle:', 'cancel:', 'total:', 'delete:', 'operation:' }
 local BURY_DAMAGED = 1000
 
 -- Takes it out of every index, and removes what it has besides its hash.

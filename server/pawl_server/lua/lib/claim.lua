@@ -37,6 +37,7 @@ local function claim_view(u)
     u.tv,
     r[LEASED],
     r[OP] > 0 and unit_get(u, r[HEAD] .. '.o') or '',
+    r[TOTAL_AT] > 0 and math.max(1, r[TOTAL_AT] - META.now) or 0,
   }
 end
 

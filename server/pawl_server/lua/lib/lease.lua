@@ -36,7 +36,7 @@ local function lease_accept(u, now)
 end
 
 -- Any sign of life under the current fence: accepts, and extends the lease when less than two thirds of it are left. The
--- attempt timeout is a ceiling, and so is the end of the grace of a turn that is to be cancelled.
+-- attempt timeout is a ceiling, and so are the total deadline and the end of the grace of a turn that is to be cancelled.
 local function lease_alive(u, now)
   local r = u.r
   local term = lease_ms(u)
@@ -44,8 +44,8 @@ local function lease_alive(u, now)
   lease_accept(u, now)
   if bits ~= 1 or r[DEADLINE] < now + term * 2 / 3 then
     local ceiling = r[LEASED] + type_load(unit_type(u))[ATTEMPT_TIMEOUT_MS]
-    if r[CANCEL_AT] > 0 then
-      ceiling = math.min(ceiling, r[CANCEL_AT])
+    if r[CANCEL_AT] > 0 or r[TOTAL_AT] > 0 then
+      ceiling = math.min(ceiling, r[CANCEL_AT] > 0 and r[CANCEL_AT] or r[TOTAL_AT])
     end
     local deadline = math.min(now + term, ceiling)
     if deadline ~= r[DEADLINE] then

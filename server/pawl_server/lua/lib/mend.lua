@@ -54,9 +54,10 @@ local function mend_entries(u, now, server)
   local delayed = mend_entry('delayed:' .. u.id, r[DELAYED_AT])
   local passing = mend_entry('settle:' .. u.id, r[STATE] == BEHIND and now or 0)
   local operation = mend_entry('operation:' .. u.id, r[OP_AT])
+  local total = mend_entry('total:' .. u.id, r[TOTAL_AT])
   local cancel = mend_entry('cancel:' .. u.id, r[CANCEL_AT])
   local member = unit_member(u)
   local failed = mend_mark('failed', T .. 'failed', member, r[STATE] == FAILED or r[STATE] == UNCERTAIN)
   local paused = mend_mark('paused', T .. 'paused', member, has_bit(r[FLAGS], 1))
-  return head or expiry or delayed or passing or operation or cancel or failed or paused
+  return head or expiry or delayed or passing or operation or total or cancel or failed or paused
 end

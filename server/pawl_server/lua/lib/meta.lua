@@ -16,7 +16,7 @@ end
 -- Engine time now.
 local function meta_load(now_ms)
   local m =
-    redis.call('HMGET', T .. 'meta', 'fence', 'incarnation', 'gen', 'shift', 'virtual', 'seen', 'hold', 'watch', 'feed')
+    redis.call('HMGET', T .. 'meta', 'fence', 'incarnation', 'gen', 'shift', 'virtual', 'seen', 'hold', 'watch', 'feed', 'timed')
   META.fence = tonumber(m[1]) or 0
   META.incarnation = tonumber(m[2]) or 0
   META.gen = tonumber(m[3]) or 0
@@ -26,6 +26,7 @@ local function meta_load(now_ms)
   META.hold = tonumber(m[7]) or 0
   META.watch = tonumber(m[8]) or 0
   META.feed = m[9] or '0-0'
+  META.timed = m[10] or ''
   META.now = meta_forward(clock_now(META.virtual, META.shift, now_ms))
   return META.now
 end

@@ -64,3 +64,31 @@ local function operation_over(u, now, server)
     attempt_again(u, now, server, delay)
   end
 end
+
+-- The turn is out of time: it fails for good whatever it does, and so does the attempt that runs.
+local function total_over(u, now)
+  local r = u.r
+  local reason, message = 'TOTAL_DEADLINE', 'the turn had not finished in its time'
+  if r[STATE] == RUNNING then
+    local turn, fence, conn, unseen = r[HEAD], r[FENCE], r[CONN], r[OP] == OP_UNSEEN
+    local received = has_bit(r[BITS], 1)
+    if received then
+      attempt_count(u)
+    end
+    failure_save(u, now, reason, message, '', 0, 0)
+    lease_end(u, received and HOW_EXPIRED or HOW_RETURNED)
+    tell_holder(u, conn, turn, fence, ENDINGS[r[HOW]], '')
+    if received then
+      ledger_add(u, ATTEMPT_EXPIRED, now, turn, unseen and UNCERTAIN or FAILED, reason)
+    end
+    if unseen then
+      attempt_uncertain(u, now)
+      return
+    end
+  else
+    failure_save(u, now, reason, message, '', 0, 0)
+    make_unready(u)
+    r[DEADLINE] = 0
+  end
+  attempt_exhausted(u, now, '', reason)
+end

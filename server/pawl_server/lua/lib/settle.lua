@@ -1,6 +1,6 @@
 --!include wake ending overtime wait
 -- Applies what time has decided already; every script that touches an instance does this first. It ends a lease only where
--- the registered step is out of time, or where the turn is to be cancelled and the grace is over.
+-- the registered step or the turn is out of time, or where the turn is to be cancelled and the grace is over.
 -- `u.fired` names the kinds of entry of `due` that had something to do.
 
 local LATE_LIMIT = 16 -- messages of one kind and instance at a time
@@ -108,11 +108,31 @@ local function settle_before_admission(u, now, server)
   end
 end
 
--- A head whose time to live is over starts no attempt.
+-- Heads that are out of time, some after each other where the policy lets the inbox go on. A time to live that was over before
+-- comes first.
+local function settle_total(u, now, server)
+  local r = u.r
+  for _ = 1, LATE_LIMIT do
+    if r[TOTAL_AT] == 0 or r[TOTAL_AT] > now then
+      break
+    elseif r[STATE] == QUEUED and r[EXPIRES_AT] > 0 and r[EXPIRES_AT] <= r[TOTAL_AT] then
+      settle_expired(u, now, server)
+    else
+      settle_fired(u, 'total:')
+      total_over(u, now)
+    end
+  end
+end
+
+-- A head whose time is over starts no attempt.
 local function settle_before_claim(u, now, server)
   local r = u.r
-  while r[STATE] == QUEUED and r[EXPIRES_AT] > 0 and r[EXPIRES_AT] <= now do
-    settle_expired(u, now, server)
+  while r[STATE] == QUEUED and (r[TOTAL_AT] > 0 and r[TOTAL_AT] <= now or r[EXPIRES_AT] > 0 and r[EXPIRES_AT] <= now) do
+    if r[TOTAL_AT] > 0 and r[TOTAL_AT] <= now then
+      settle_total(u, now, server)
+    else
+      settle_expired(u, now, server)
+    end
   end
 end
 
@@ -136,17 +156,18 @@ end
 -- What time decides about the head as such.
 local function settle_head(u, now, server)
   local r = u.r
+  local total = r[TOTAL_AT]
   if r[STATE] == CANCELLING then
     if r[CANCEL_AT] <= now or r[OP_AT] > 0 and r[OP_AT] <= now then
       settle_fired(u, r[CANCEL_AT] <= now and 'cancel:' or 'operation:')
       head_cancel(u, now, server)
     end
-  elseif r[OP_AT] > 0 and r[OP_AT] <= now then
+  elseif r[OP_AT] > 0 and r[OP_AT] <= now and (total == 0 or r[OP_AT] <= total) then
     settle_fired(u, 'operation:')
     operation_over(u, now, server)
   end
   local timed = TIMED[r[STATE]]
-  if timed and r[DEADLINE] > 0 and r[DEADLINE] <= now then
+  if timed and r[DEADLINE] > 0 and r[DEADLINE] <= now and (total == 0 or r[DEADLINE] < total) then
     if r[STATE] == WAITING then
       wait_timed_out(u, now)
     end
@@ -156,6 +177,9 @@ local function settle_head(u, now, server)
     settle_fired(u, timed)
     ledger_add(u, TURN_READY, now, r[HEAD], QUEUED)
     make_ready(u, now, server)
+  end
+  if total > 0 and total <= now then
+    settle_total(u, now, server)
   end
 end
 

@@ -1,3 +1,4 @@
+--!include meta
 -- Settings of a workflow type: field `p` of `type:<type>`, a msgpack array; -1 stands for the default.
 
 local LEASE_MS = 3
@@ -44,4 +45,10 @@ local function type_load(name)
   end
   TYPES[name] = settings
   return settings
+end
+
+-- The settings of a type that has a queue timeout or a total timeout; nil for any other, of which nothing is read. Field `timed`
+-- of `meta` names them, between commas.
+local function type_timed(name)
+  return META.timed ~= '' and string.find(META.timed, ',' .. name .. ',', 1, true) and type_load(name) or nil
 end

@@ -58,5 +58,10 @@ local function transition(u, to)
     unit_set(u, 'w', false)
   end
   r[STATE] = to
+  if r[TOTAL_AT] > 0 and (to == FAILED or to == UNCERTAIN or to == CANCELLING) then
+    -- What somebody decides about, or has decided about, is no longer a matter of time.
+    r[TOTAL_AT] = 0
+    DUE['total:' .. u.id] = false
+  end
   unit_touch(u)
 end

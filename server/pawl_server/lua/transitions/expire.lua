@@ -21,7 +21,7 @@ local DAMAGED_MS = 60000
 local TRIM_LIMIT = 1024
 
 -- What settle does for an entry of these kinds: the outcome that is reported.
-local SETTLED = { backoff = 'ready', sleep = 'ready', wait = 'ready', defer = 'ready', delayed = 'admitted', expiry = 'expired', settle = 'passed', operation = 'expired', cancel = 'cancelled' }
+local SETTLED = { backoff = 'ready', sleep = 'ready', wait = 'ready', defer = 'ready', delayed = 'admitted', expiry = 'expired', settle = 'passed', operation = 'expired', cancel = 'cancelled', total = 'failed' }
 
 -- When an entry that came too early is really due; false for never.
 local function expire_again(u, kind)
@@ -34,6 +34,8 @@ local function expire_again(u, kind)
     return r[OP_AT] > 0 and r[OP_AT]
   elseif kind == 'cancel' then
     return r[CANCEL_AT] > 0 and r[CANCEL_AT]
+  elseif kind == 'total' then
+    return r[TOTAL_AT] > 0 and r[TOTAL_AT]
   end
   return TIMED[r[STATE]] == kind .. ':' and not has_bit(r[FLAGS], 1) and r[DEADLINE] > 0 and r[DEADLINE]
 end

@@ -14,7 +14,7 @@
 
 -- Kinds of `due` entry that belong to a state of the head.
 local STATES = { sleep = SLEEPING, wait = WAITING, backoff = BACKOFF, defer = DEFERRED }
-local SECONDARY = { delayed = DELAYED_AT, expiry = EXPIRES_AT, gc = GC_AT, cancel = CANCEL_AT }
+local SECONDARY = { delayed = DELAYED_AT, expiry = EXPIRES_AT, gc = GC_AT, cancel = CANCEL_AT, total = TOTAL_AT }
 
 local now = meta_load(now_ms)
 local kind, rest = string.match(name, '^(%a+):?(.*)$')

@@ -36,6 +36,21 @@ local function put_caps(before, after, now)
   return { unpack(caps, math.max(1, #caps - 2 * KEPT_CAPS + 1)) }
 end
 
+-- The types with a queue timeout or a total timeout, between commas, now that this one has these settings.
+local function put_timed(packed)
+  local p = cmsgpack.unpack(packed)
+  local names = {}
+  for other in string.gmatch(META.timed, '[^,]+') do
+    if other ~= name then
+      names[#names + 1] = other
+    end
+  end
+  if (p[QUEUE_TIMEOUT_MS] or 0) > 0 or (p[TOTAL_TIMEOUT_MS] or 0) > 0 then
+    names[#names + 1] = name
+  end
+  return #names > 0 and ',' .. table.concat(names, ',') .. ',' or ''
+end
+
 local now = meta_load(now_ms)
 local key = T .. 'type:' .. name
 local stored = redis.call('HMGET', key, 'v', 'p', 'q')
@@ -75,7 +90,11 @@ if revision == 0 then
   end
 end
 local fields = { 'v', written, 'p', packed, 'q', cmsgpack.pack(answers) }
+local timed = put_timed(packed)
 
+if timed ~= META.timed then
+  redis.call('HSET', T .. 'meta', 'timed', timed)
+end
 redis.call('ZADD', T .. 'typeindex', 0, name)
 redis.call('HSET', key, unpack(fields))
 return { now, { { 'OK', written, packed } }, {} }

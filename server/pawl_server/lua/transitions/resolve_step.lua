@@ -66,6 +66,7 @@ if not reply then
   else
     make_unready(u)
     transition(u, QUEUED)
+    inbox_total(u, now)
     if attempt_none(u, now) then
       attempt_round(u)
     end

@@ -21,9 +21,14 @@ local now = meta_load(now_ms)
 local u, reply = control_load(now, server, id, inc, request_id, digest)
 reply = reply or control_failed(u, turn, attempt)
 if not reply then
+  local r = u.r
   make_unready(u)
   attempt_round(u)
   transition(u, QUEUED)
+  inbox_total(u, now)
+  if r[FAILURES] + r[LOST] == 0 then
+    unit_set(u, turn .. '.f', false) -- The turn was out of time, no attempt of it has failed.
+  end
   ledger_add(u, TURN_RETRIED, now, turn, QUEUED, comment)
   make_ready(u, now, server)
   reply = control_answer(u, request_id, digest, { 'OK', QUEUED, max_attempts(u) })
