@@ -10,9 +10,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from pawl_server.app import Handle, running
-from pawl_server.background.sweeper import INTERVAL_S, Sweeper
+from pawl_server.background.sweeper import Sweeper
 from pawl_server.background.timers import EARLY_S, RANK_S, Timers
 from pawl_server.background.trimmer import Trimmer
+from pawl_server.background.walks import INTERVAL_S
 from tests.support.api import TV, Api
 from tests.support.invariants import violations_everywhere
 from tests.support.redis_server import RedisServer
@@ -76,10 +77,10 @@ async def test_what_the_first_server_has_done_is_nothing_to_the_others(servers: 
 @pytest.mark.spec("R-SERVER-3")
 async def test_all_servers_together_walk_little_more_than_one(servers: list[Handle]) -> None:
     for partition in servers[0].engine.store.partitions:
-        pauses = [Sweeper(server.engine).pause_s(partition) for server in servers]
+        pauses = [Sweeper(server.engine).pause_s(partition, "0") for server in servers]
         assert sum(INTERVAL_S / pause for pause in pauses) < 1.5
         assert min(pauses) <= INTERVAL_S
-        assert [Trimmer(server.engine).first(partition) for server in servers].count(True) == 1
+        assert [Trimmer(server.engine).pause_s(partition, "7") for server in servers].count(0) == 1
         delays = sorted(server.background.timers.late_s(partition) for server in servers)
         assert delays[1] - delays[0] == pytest.approx(RANK_S)
         assert delays[2] - delays[1] == pytest.approx(RANK_S)
@@ -94,7 +95,7 @@ async def test_the_next_server_takes_over(servers: list[Handle], redis_server: R
         stack.push_async_callback(gone.stop)
     await wait_until(lambda: sum(server.engine.peers.rank(0) == 0 for server in rest) == 1)
     heir = first(rest, 0)
-    assert Sweeper(heir.engine).pause_s(partition) < INTERVAL_S
+    assert Sweeper(heir.engine).pause_s(partition, "0") < INTERVAL_S
     name = next(name for name in map(str, range(100)) if heir.engine.store.partition_of(name).index == 0)
     async with Api(heir.address) as api:
         await api.create(name)

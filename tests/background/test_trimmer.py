@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pawl_server.background import trimmer
+from pawl_server.background import trimmer, walks
 from pawl_server.background.trimmer import Trimmer
 from pawl_server.domain.errors import Refused
 from pawl_server.engine import Engine
@@ -62,7 +62,7 @@ async def test_old_events_of_instances_that_rest_go(engine: Engine) -> None:
 
 @pytest.mark.spec("R-TRIM-6")
 async def test_the_loops_walk_and_then_rest(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trimmer, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(walks, "INTERVAL_S", 0.001)
     monkeypatch.setattr(trimmer, "KEYS", 2)
     for at in range(10):
         await work(engine, f"i{at}", 2)
