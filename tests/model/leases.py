@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tests.model.inbox import Inboxes
+from tests.model.operations import Operations
 from tests.model.parts import HELD, TIMED, Instance, Lease, Reply, Turn
 
 MAX_LOST = 10
@@ -14,7 +14,7 @@ Claimed = tuple[str, int, int]
 """Instance, turn and fence of a turn that was handed out."""
 
 
-class Leases(Inboxes):
+class Leases(Operations):
     """Workers."""
 
     def claim(self, tv: str, limit: int, conn: str) -> list[Claimed]:
@@ -64,13 +64,6 @@ class Leases(Inboxes):
         self._accept(one, turn, lease)
         self._head_end(one, turn, "CANCELLED")
         return ("LEASE_ENDED", "cancelled")
-
-    def _end(self, turn: Turn, how: str) -> Lease:
-        lease = turn.lease
-        assert lease
-        lease.how, lease.conn, lease.deadline = how, "", 0
-        lease.accepted = lease.orphaned = False
-        return lease
 
     def _check(self, id: str, inc: int, turn: int, fence: int) -> tuple[Reply | None, Any]:
         """The reply if the lease is not current, else (None, (instance, turn, lease))."""
@@ -163,6 +156,7 @@ class Leases(Inboxes):
 
     def _save(self, one: Instance, turn: Turn, key: str) -> int:
         turn.steps.append(key)
+        turn.operation = None
         one.events.append("STEP_SAVED")
         return len(turn.steps)
 
@@ -192,6 +186,8 @@ class Leases(Inboxes):
             return reply
         self._alive(*held)
         one, turn, at = held
+        if turn.operation and turn.operation.active:
+            return ("WRONG_STATE", "operation")
         refusal = self._step(turn, key, b"\0", max_steps, 0)
         if refusal:
             return refusal
@@ -208,6 +204,8 @@ class Leases(Inboxes):
             return reply
         self._alive(*held)
         one, turn, at = held
+        if turn.operation and turn.operation.active:
+            return ("WRONG_STATE", "operation")
         if turn.defers >= max_defers:
             return ("LIMIT_EXCEEDED", "defers_per_turn", turn.defers + 1, max_defers)
         turn.defers += 1
@@ -216,19 +214,24 @@ class Leases(Inboxes):
         turn.state, turn.deadline = "DEFERRED", self.now + ms
         return self._applied(at, n, digest, "OK", turn.deadline)
 
-    def fail(self, n: int, digest: bytes, final: bool, delay_ms: int, reason: str, **lease: Any) -> Reply:
+    def fail(self, n: int, digest: bytes, final: bool, delay_ms: int, reason: str, **given: Any) -> Reply:
+        lease = {name: given[name] for name in ("id", "inc", "turn", "fence")}
         reply, held = self._begin(n=n, digest=digest, **lease)
         if reply:
             return reply
         one, turn, at = held
         self._accept(one, turn, at)
+        op = {name[3:]: value for name, value in given.items() if name.startswith("op_")}
+        if op and not self._last_report(one, turn, op):
+            self._alive(*held)
+            return ("WRONG_STATE", "operation")
         if turn.state == "CANCELLING":
             self._head_end(one, turn, "CANCELLED")
             return self._applied(at, n, digest, "OK", "CANCELLED", 0)
         turn.failures += 1
         self._end(turn, "failed")
         one.events.append("ATTEMPT_FAILED")
-        delay = delay_ms if delay_ms >= 0 else min(60_000, 1_000 * 2 ** (turn.failures - turn.extra - 1))
+        delay = delay_ms if delay_ms >= 0 else self._backoff(turn)
         if final or turn.failures >= self._settings(one).max_attempts + turn.extra:
             return self._applied(at, n, digest, "OK", self._exhausted(one, turn), 0)
         self._again(one, turn, delay)
@@ -242,10 +245,14 @@ class Leases(Inboxes):
         if turn.state == "CANCELLING":
             self._head_end(one, turn, "CANCELLED")
             return self._applied(at, n, digest, "OK")
+        unseen = self._unseen(turn)
         self._end(turn, "released")
         turn.releases += 1
-        self._again(one, turn, 1_000 if turn.releases > 10 else 0)
         one.events.append("TURN_RELEASED")
+        if unseen:
+            self._uncertain(one, turn)
+        else:
+            self._again(one, turn, 1_000 if turn.releases > 10 else 0)
         return self._applied(at, n, digest, "OK")
 
     def finish(
@@ -270,6 +277,7 @@ class Leases(Inboxes):
             self._save(one, turn, given["key"])
         if given["has_state"]:
             one.state = given["state"]
+        turn.operation = None
         self._end(turn, "completed")
         turn.state, turn.finished = "COMPLETED", self.now
         waiting = self.order(tv)
@@ -302,6 +310,63 @@ class Leases(Inboxes):
         turn.lease.conn, turn.lease.orphaned, turn.lease.deadline = conn, False, self.now + 5_000
         return [finished.claimed]
 
+    # Registered steps.
+
+    def start_operation(
+        self,
+        id: str,
+        inc: int,
+        turn: int,
+        fence: int,
+        position: int,
+        key: str,
+        timeout_ms: int,
+        heartbeat_ms: int,
+        on_restart: int,
+    ) -> Reply:
+        refusal, held = self._check(id, inc, turn, fence)
+        if refusal:
+            return refusal
+        self._alive(*held)
+        one, at, _ = held
+        if position <= len(at.steps) or key in at.steps:
+            return ("WRONG_STATE", "step_saved")
+        if position > len(at.steps) + 1:
+            return ("GAP", len(at.steps))
+        step = at.operation if at.operation and at.operation.active else None
+        if step and step.key != key:
+            return ("WRONG_STATE", "operation")
+        if not step and at.state == "CANCELLING":
+            return ("WRONG_STATE", "cancelling")
+        step = step or self._register(one, at, key, timeout_ms, heartbeat_ms, on_restart)
+        return ("OK", step.deadline - self.now)
+
+    def report_progress(
+        self,
+        id: str,
+        inc: int,
+        turn: int,
+        fence: int,
+        position: int,
+        key: str,
+        sequence: int,
+        digest: bytes,
+        resume: bytes,
+    ) -> Reply:
+        refusal, held = self._check(id, inc, turn, fence)
+        if refusal:
+            return refusal
+        self._alive(*held)
+        at: Turn = held[1]
+        step = at.operation
+        if not step or not step.active or step.key != key or position != len(at.steps) + 1:
+            return ("WRONG_STATE", "operation")
+        if sequence == step.sequence and digest != step.digest:
+            return ("BODY_CONFLICT",)
+        if sequence > step.sequence:
+            self._take_in(step, sequence, digest, resume)
+        return ("OK", step.heartbeat_at - self.now if step.heartbeat_at else -1)
+
     # Timers.
 
     def expire(self, touched: Iterable[str]) -> list[Reply]:
@@ -313,6 +378,10 @@ class Leases(Inboxes):
                 due.append((one.deleted, f"delete:{one.id}", one.id))
             elif turn and turn.state in HELD and turn.lease:
                 due.append((turn.lease.deadline, f"lease:{one.id}", one.id))
+                if turn.operation and turn.operation.due:
+                    # The end of a cancellation comes first.
+                    late = turn.state == "CANCELLING" and turn.cancel_at <= self.now
+                    due.append((turn.operation.due, f"operation{'-late' * late}:{one.id}", one.id))
             elif turn and turn.state in TIMED and not one.paused:
                 due.append((turn.deadline, f"{TIMED[turn.state]}:{one.id}", one.id))
         fired = [(member, name) for at, member, name in sorted(due) if at <= self.now]
@@ -326,6 +395,10 @@ class Leases(Inboxes):
             del self.instances[name]
             return ("FIRED", kind, name, one.inc, 0, 0, "", "deleted", "")
         turn, number = one.current, one.head
+        if kind == "operation":
+            return ("FIRED", kind, name, one.inc, number, 0, "", "expired", "")
+        if kind == "operation-late":
+            return ("STALE", "operation", name)
         if kind == "lease" and not turn:
             return ("STALE", kind, name)
         if kind != "lease" or not turn:
@@ -338,9 +411,13 @@ class Leases(Inboxes):
             self._head_end(one, turn, "CANCELLED")
             return ("FIRED", "lease", name, one.inc, number, lease.fence, conn, "cancelled", "cancelled")
         how = "returned" if not accepted else "lost" if orphaned else "expired"
+        unseen = self._unseen(turn)
         self._end(turn, how)
         outcome = self._outcome(one, turn, accepted, orphaned)
-        if outcome == "failed":
+        if unseen:
+            outcome = "uncertain"
+            self._uncertain(one, turn)
+        elif outcome == "failed":
             self._exhausted(one, turn)
         else:
             self._again(one, turn, 0)

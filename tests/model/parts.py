@@ -47,6 +47,29 @@ class Lease:
 
 
 @dataclass
+class Operation:
+    """A registered step."""
+
+    key: str
+    unseen: bool
+    """Whether it must not be repeated unseen."""
+    deadline: int
+    heartbeat_ms: int
+    heartbeat_at: int
+    resume: bytes
+    sequence: int = 0
+    digest: bytes = b""
+    active: bool = True
+
+    @property
+    def due(self) -> int:
+        """When it is out of time; 0 if it does not run."""
+        if not self.active:
+            return 0
+        return min(self.deadline, self.heartbeat_at or self.deadline)
+
+
+@dataclass
 class Turn:
     """One turn; `lease` is its newest lease, `previous` the one before."""
 
@@ -66,6 +89,7 @@ class Turn:
     deliveries: int = 0
     releases: int = 0
     defers: int = 0
+    operation: Operation | None = None
     lease: Lease | None = None
     previous: Lease | None = None
     deadline: int = 0
@@ -190,6 +214,6 @@ class Instance:
         """Status, as in pawl.v1.InstanceStatus."""
         if self.paused:
             return 4
-        if self.current and self.current.state == "FAILED":
+        if self.current and self.current.state in ("FAILED", "UNCERTAIN"):
             return 3
         return 2 if self.pending else 1

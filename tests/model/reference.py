@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.model.inbox import DAY_MS
-from tests.model.leases import Leases
+from tests.model.leases import MAX_LOST, Leases
 from tests.model.parts import HELD, KEPT_REQUESTS, Dead, Instance, Reply, Settings, Turn
 
 JUMP = 2**32
@@ -136,6 +136,50 @@ class Reference(Leases):
         return self._control(
             lambda one: self._failed(one, turn, attempt, lambda failed: decide(one, failed)), **call
         )
+
+    def resolve_step(
+        self,
+        turn: int,
+        attempt: int,
+        key: str,
+        decision: int,
+        output: bytes,
+        max_steps: int,
+        max_step: int,
+        comment: str,
+        **call: Any,
+    ) -> Reply:
+        def decide(one: Instance) -> Reply:
+            state = self._state(one, turn)
+            if not isinstance(state, str):
+                return state
+            at = one.at(turn)
+            if state != "UNCERTAIN":
+                return ("WRONG_STATE", state, 0, "")
+            if attempt not in (0, at.attempt):
+                return ("WRONG_STATE", state, at.attempt, "")
+            assert at.operation
+            if at.operation.key != key:
+                return ("WRONG_STATE", state, 0, at.operation.key)
+            refusal = self._step(at, key, output, max_steps, max_step) if decision == 1 else None
+            return refusal or self._resolved(one, at, key, decision)
+
+        return self._control(decide, **call)
+
+    def _resolved(self, one: Instance, turn: Turn, key: str, decision: int) -> Reply:
+        if decision == 3:
+            if turn.attempt > turn.failures + turn.lost:
+                turn.failures += 1
+            one.events.append("STEP_RESOLVED")
+            return ("OK", self._exhausted(one, turn))
+        exhausted = turn.failures >= self._settings(one).max_attempts + turn.extra
+        if exhausted or turn.lost >= MAX_LOST + turn.extra_lost:
+            turn.extra, turn.extra_lost, turn.deliveries = turn.failures, turn.lost, 0
+        if decision == 1:
+            self._save(one, turn, key)
+        one.events.append("STEP_RESOLVED")
+        self._queue(one, turn)
+        return ("OK", "QUEUED")
 
     def redrive(self, turn: int, discard: bool, max_pending: int, comment: str, **call: Any) -> Reply:
         def decide(one: Instance) -> Reply:

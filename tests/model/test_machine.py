@@ -87,7 +87,7 @@ class Call:
     args: Mapping[str, Any]
 
 
-STATES = {"FailOk": (0,), "RetryOk": (0,), "CancelOk": (1, 2)}
+STATES = {"FailOk": (0,), "RetryOk": (0,), "CancelOk": (1, 2), "ResolveStepOk": (0,)}
 """Replies with numbers of states, and where they stand; WRONG_STATE has one first."""
 
 
@@ -182,6 +182,17 @@ class Machine(RuleBasedStateMachine):
             turn.steps,
         )
         assert got.attempt == turn.failures + turn.lost + 1
+        left = got.operation
+        assert (
+            (left.key, left.sequence, left.resume)
+            == (
+                turn.operation.key,
+                turn.operation.sequence,
+                turn.operation.resume,
+            )
+            if left and turn.operation
+            else left == turn.operation
+        )
         assert (got.failure is not None) == (turn.failures + turn.lost > 0)
         lease = {"id": got.instance_id, "inc": got.incarnation, "turn": got.turn, "fence": got.fence}
         if got.fence not in self.fences:
@@ -304,9 +315,63 @@ class Machine(RuleBasedStateMachine):
         for _ in range(count):
             self.finish(0, "", 0, 1, onward, "t:v1", "s1.1.1", "none")
 
-    @rule(which=leases, skew=skews, delay_ms=st.sampled_from([-1, 0, 5_000]), final=rarely, fault=faults)
-    def fail(self, which: int, skew: int, delay_ms: int, final: bool, fault: str) -> None:
-        self.command("fail", which, skew, fault, reason="ERROR", delay_ms=delay_ms, final=final)
+    @rule(
+        which=leases, skew=skews, delay_ms=st.sampled_from([-1, 0, 5_000]), final=rarely,
+        report=st.sampled_from([0, 0, 0, 1, 2]), step=steps, fault=faults,
+    )  # fmt: skip
+    def fail(
+        self, which: int, skew: int, delay_ms: int, final: bool, report: int, step: str, fault: str
+    ) -> None:
+        given: dict[str, Any] = {}
+        if report:
+            given = {"op_position": self.place(which), "op_key": self.running(which, step)}
+            given |= {"op_sequence": report, "op_digest": b"last", "op_resume": b"\0last"}
+        self.command("fail", which, skew, fault, reason="ERROR", delay_ms=delay_ms, final=final, **given)
+
+    def at_work(self, which: int) -> Turn | None:
+        """The turn of a lease, while it is at the head."""
+        one = self.model.instances.get(self.pick(which).lease["id"])
+        return one.current if one else None
+
+    def place(self, which: int) -> int:
+        """The next place in the turn of a lease."""
+        turn = self.at_work(which)
+        return len(turn.steps) + 1 if turn else 1
+
+    def running(self, which: int, step: str) -> str:
+        """The step that is registered; `step` if none is, or for z."""
+        turn = self.at_work(which)
+        return turn.operation.key if turn and turn.operation and step != "z" else step
+
+    @rule(
+        which=leases, step=steps, offset=st.sampled_from([0, 0, 0, 0, -1, 1]),
+        timeout_ms=st.sampled_from([1_000, 30_000, 600_000]), heartbeat_ms=st.sampled_from([0, 0, 1_000]),
+        on_restart=st.sampled_from([1, 2]), fault=faults,
+    )  # fmt: skip
+    def start_operation(
+        self,
+        which: int,
+        step: str,
+        offset: int,
+        timeout_ms: int,
+        heartbeat_ms: int,
+        on_restart: int,
+        fault: str,
+    ) -> None:
+        item = {**self.pick(which).lease, "position": self.place(which) + offset, "key": step}
+        item |= {"timeout_ms": timeout_ms, "heartbeat_ms": heartbeat_ms, "on_restart": on_restart}
+        self.call("start_operation", item, fault)
+
+    @rule(
+        which=leases, step=steps, offset=st.sampled_from([0, 0, 0, 0, -1]), sequence=st.integers(1, 4),
+        body=st.sampled_from([b"", b"\0r"]), fault=faults,
+    )  # fmt: skip
+    def report_progress(
+        self, which: int, step: str, offset: int, sequence: int, body: bytes, fault: str
+    ) -> None:
+        item = {**self.pick(which).lease, "position": self.place(which) + offset}
+        item |= {"key": self.running(which, step), "sequence": sequence, "digest": body, "resume": body}
+        self.call("report_progress", item, fault)
 
     @rule(which=leases, skew=skews, count=st.sampled_from([1, 1, 1, 6]), fault=faults)
     def release(self, which: int, skew: int, count: int, fault: str) -> None:
@@ -365,6 +430,22 @@ class Machine(RuleBasedStateMachine):
         name = self.failed_one(name)
         turn = self.turn_near_the_head(name, offset)
         self.control(script, name, request, fault, turn=turn, attempt=attempt, inc=inc)
+
+    @rule(
+        name=names, step=steps, decision=st.sampled_from([1, 2, 3]), attempt=guards, inc=guards,
+        size=st.sampled_from([1, 21]), request=requests, fault=faults,
+    )  # fmt: skip
+    def resolve_step(
+        self, name: str, step: str, decision: int, attempt: int, inc: int, size: int, request: int, fault: str
+    ) -> None:
+        heads = {one.id: one.current for one in self.model.instances.values() if one.current}
+        uncertain = [head for head, turn in heads.items() if turn.state == "UNCERTAIN"]
+        name = uncertain[0] if uncertain else name
+        turn = heads.get(name)
+        key = turn.operation.key if turn and turn.operation and step != "z" else step
+        given = {"turn": self.turn_near_the_head(name, 0), "key": key, "decision": decision}
+        given |= {"output": b"\0" + b"x" * size, **LIMITS["checkpoint"], "attempt": attempt, "inc": inc}
+        self.control("resolve_step", name, request, fault, **given)
 
     @rule(
         name=names, offset=st.integers(-3, 0), discard=rarely, limit=st.sampled_from([32, 1]),
@@ -465,7 +546,7 @@ class Machine(RuleBasedStateMachine):
         touched = {name.partition(":")[2] for name, at in self.driver.due().items() if at <= self.driver.now}
         expected = self.model.expire(sorted(touched))
         replies = self.driver.expire()
-        timers = {"lease", "delete", *TIMED.values()}
+        timers = {"lease", "delete", "operation", *TIMED.values()}
         assert [plain(reply) for reply in replies if reply.kind in timers] == expected
         assert {reply.word for reply in replies} <= {"FIRED", "STALE"}
         return bool(replies)
@@ -581,6 +662,9 @@ def compare_head(state: State, one: Instance, turn: Turn) -> None:
         record.steps,
         record.defers,
     ) == counters
+    step = turn.operation
+    op = 0 if not step else 1 if not step.active else 3 if step.unseen else 2
+    assert (record.operation, record.operation_at_ms) == (op, step.due if step else 0)
     lease, previous = turn.lease, turn.previous
     assert (record.fence, record.previous_fence) == (
         lease.fence if lease else 0,
@@ -638,7 +722,8 @@ def compare_ledger(state: State, one: Instance, now: int, latest: int, *, fully:
     ),
     *("R-CANCEL-5", "R-CANCEL-7", "R-CANCEL-8", "R-CANCEL-9"),
     *("R-PARK-2", "R-CANCEL-1", "R-CANCEL-2", "R-CANCEL-3", "R-DELETE-1", "R-DELETE-2", "R-DELETE-3"),
-    *("R-EVENT-1", "R-EVENT-2", "R-SETTLE-1"),
+    *("R-EVENT-1", "R-EVENT-2", "R-SETTLE-1", "R-OP-1", "R-OP-2", "R-OP-3", "R-OP-4", "R-OP-6"),
+    *("R-PROGRESS-1", "R-PROGRESS-2", "R-UNCERTAIN-1", "R-UNCERTAIN-2", "R-UNCERTAIN-3", "R-UNCERTAIN-4"),
 )
 def test_the_transitions_do_what_the_model_says(redis_server: RedisServer, redis_url: str) -> None:
     machine = type("Machine", (Machine,), {"redis": redis_server})
