@@ -253,6 +253,18 @@ RANGED = (
         lambda api, v: api.admin.PutWorkflowType(_put(attempt_timeout=v)),
     ),
     Ranged(
+        "workflow_type.queue_timeout",
+        (ms(1), ms(365 * DAY_MS)),
+        (ms(0), ms(365 * DAY_MS + 1)),
+        lambda api, v: api.admin.PutWorkflowType(_put(queue_timeout=v)),
+    ),
+    Ranged(
+        "workflow_type.total_timeout",
+        (ms(1), ms(365 * DAY_MS)),
+        (ms(0), ms(365 * DAY_MS + 1)),
+        lambda api, v: api.admin.PutWorkflowType(_put(total_timeout=v)),
+    ),
+    Ranged(
         "workflow_type.max_attempts",
         (0, 1, 1_000),
         (-1, 1_001),

@@ -52,6 +52,15 @@ async def test_what_is_unset_is_the_default(api: Api) -> None:
     assert (await put(api, max_attempts=7)).lease_timeout.seconds == 60, "a change replaces all settings"
 
 
+@pytest.mark.spec("R-TYPE-1", "R-TTL-3", "R-TOTAL-1")
+async def test_deadlines_are_unset_unless_they_are_stored(api: Api) -> None:
+    stored = await put(api, queue_timeout=Duration(seconds=5), total_timeout=Duration(seconds=60))
+    assert (stored.queue_timeout.seconds, stored.total_timeout.seconds) == (5, 60)
+    assert await get(api) == stored
+    cleared = await put(api)
+    assert {"queue_timeout", "total_timeout"}.isdisjoint(field.name for field, _ in cleared.ListFields())
+
+
 async def test_retention_of_nothing(api: Api) -> None:
     stored = await put(api, retention=Retention(keep_none=True))
     assert stored.retention == Retention(keep_none=True)

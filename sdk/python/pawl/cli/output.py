@@ -249,4 +249,6 @@ def type_json(one: WorkflowType) -> dict[str, Any]:
         "lease_timeout_s": seconds(one.lease_timeout),
         "max_attempts": one.max_attempts,
         "attempt_timeout_s": seconds(one.attempt_timeout),
+        "queue_timeout_s": seconds(one.queue_timeout),
+        "total_timeout_s": seconds(one.total_timeout),
     }
