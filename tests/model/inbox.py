@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.model.parts import HELD, PARK, SKIP, TIMED, Dead, Delayed, Instance, Reply, Settings, Turn
+from tests.model.parts import (
+    HELD,
+    PARK,
+    SKIP,
+    TIMED,
+    TIMED_OUT,
+    Dead,
+    Delayed,
+    Instance,
+    Reply,
+    Settings,
+    Turn,
+)
 
 DAY_MS = 86_400_000
 PASSED_AT_ONCE = 16
@@ -46,7 +58,12 @@ class Inboxes:
         if turn and turn.state == "CANCELLING" and turn.cancel_at <= self.now:
             self._head_end(one, turn, "CANCELLED")
             turn = one.current
-        if turn and turn.state in TIMED and turn.deadline <= self.now:
+        if turn and turn.state in TIMED and 0 < turn.deadline <= self.now:
+            if turn.state == "WAITING":
+                turn.steps.append(turn.wait[0])
+                turn.operation = None
+                turn.outcomes[turn.wait[0]] = (TIMED_OUT, b"")
+                one.events.append("STEP_SAVED")
             one.events.append("TURN_READY")
             self._queue(one, turn)
         if one.behind:
@@ -73,6 +90,12 @@ class Inboxes:
         settings = self.types[one.tv.partition(":")[0]]
         lease_ms, attempts = one.lease_ms or settings.lease_ms, one.max_attempts or settings.max_attempts
         return Settings(**{**vars(settings), "lease_ms": lease_ms, "max_attempts": attempts})
+
+    def _state(self, one: Instance, turn: int) -> Reply | str:
+        """The state of a turn, or the reply for one that is not there."""
+        if turn < 1 or turn > one.tail:
+            return ("NOT_FOUND",)
+        return one.at(turn).state if turn >= one.oldest else ("PRUNED",)
 
     def _queue(self, one: Instance, turn: Turn) -> None:
         turn.state, turn.deadline = "QUEUED", 0
@@ -248,6 +271,7 @@ class Inboxes:
         expires = self.now + ttl_ms if ttl_ms else 0
         turn = Turn(one.tail + 1, message_id, digest, body, self.now, expires)
         one.turns.append(turn)
+        turn.signals, one.early = one.early, []
         one.events.append("TURN_ADMITTED")
         if one.current is turn:
             self._queue(one, turn)

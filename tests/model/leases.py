@@ -382,7 +382,7 @@ class Leases(Operations):
                     # The end of a cancellation comes first.
                     late = turn.state == "CANCELLING" and turn.cancel_at <= self.now
                     due.append((turn.operation.due, f"operation{'-late' * late}:{one.id}", one.id))
-            elif turn and turn.state in TIMED and not one.paused:
+            elif turn and turn.state in TIMED and turn.deadline and not one.paused:
                 due.append((turn.deadline, f"{TIMED[turn.state]}:{one.id}", one.id))
         fired = [(member, name) for at, member, name in sorted(due) if at <= self.now]
         for name in touched:

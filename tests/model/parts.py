@@ -7,10 +7,12 @@ from typing import Any
 
 Reply = tuple[Any, ...]
 FINAL = frozenset({"COMPLETED", "CANCELLED", "SKIPPED", "PARKED", "EXPIRED"})
-TIMED = {"BACKOFF": "backoff", "SLEEPING": "sleep", "DEFERRED": "defer"}
-"""States that end by themselves, with the kind of their timer."""
+TIMED = {"BACKOFF": "backoff", "SLEEPING": "sleep", "WAITING": "wait", "DEFERRED": "defer"}
+"""States that end by themselves, with the kind of their timer; a wait only if it has a deadline."""
 HELD = frozenset({"RUNNING", "CANCELLING"})
 """States of a turn that is leased."""
+RECEIVED, TIMED_OUT = 1, 2
+"""Outcomes of waits."""
 BLOCK, SKIP, PARK = 1, 2, 3
 """Exhaustion policies."""
 KEPT_REQUESTS = 8
@@ -70,6 +72,27 @@ class Operation:
 
 
 @dataclass
+class Signal:
+    """Something that a turn received."""
+
+    signal_id: str
+    name: str
+    callback: str
+    digest: bytes
+    received: int
+    value: bytes
+    to_instance: bool
+    position: int = 0
+    at_once: bool = False
+    """Whether it was consumed as it came."""
+
+    @property
+    def waited_for(self) -> tuple[str, str]:
+        """What a wait names to get it."""
+        return (self.name, self.callback)
+
+
+@dataclass
 class Turn:
     """One turn; `lease` is its newest lease, `previous` the one before."""
 
@@ -96,6 +119,11 @@ class Turn:
     cancel_at: int = 0
     finished: int = 0
     claimed: tuple[str, int, int] | None = None
+    signals: list[Signal] = field(default_factory=list)
+    wait: tuple[str, str, str] = ("", "", "")
+    """What it waits for: step key, name, callback key."""
+    outcomes: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    """How its waits ended, by step key, with what they gave."""
 
     @property
     def final(self) -> bool:
@@ -172,6 +200,8 @@ class Instance:
     """When its deletion began, while that goes on."""
     delayed: list[Delayed] = field(default_factory=list)
     parked: dict[int, Turn] = field(default_factory=dict)
+    early: list[Signal] = field(default_factory=list)
+    """Signals for the next turn."""
     answers: list[tuple[str, bytes, Reply]] = field(default_factory=list)
 
     def at(self, number: int) -> Turn:

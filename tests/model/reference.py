@@ -10,14 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.model.inbox import DAY_MS
-from tests.model.leases import MAX_LOST, Leases
+from tests.model.leases import MAX_LOST
 from tests.model.parts import HELD, KEPT_REQUESTS, Dead, Instance, Reply, Settings, Turn
+from tests.model.signals import Signals
 
 JUMP = 2**32
 RECEIPT_MS = 900_000
 
 
-class Reference(Leases):
+class Reference(Signals):
     """One partition: operators and servers, besides senders and workers."""
 
     def failover(self) -> None:
@@ -88,12 +89,6 @@ class Reference(Leases):
             return ("OK", woken)
 
         return self._control(decide, **call)
-
-    def _state(self, one: Instance, turn: int) -> Reply | str:
-        """The state of a turn, or the reply for one that is not there."""
-        if turn < 1 or turn > one.tail:
-            return ("NOT_FOUND",)
-        return one.at(turn).state if turn >= one.oldest else ("PRUNED",)
 
     def _failed(self, one: Instance, turn: int, attempt: int, decide: Callable[[Turn], Reply]) -> Reply:
         """A decision about a turn that has failed for good."""

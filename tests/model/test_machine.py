@@ -51,6 +51,7 @@ LIMITS = {
     "finish": {"max_steps": 3, "max_step": 20},
     "sleep": {"max_steps": 3},
     "defer": {"max_defers": 3},
+    "wait_signal": {"max_steps": 3},
 }
 MAX_PENDING = 4
 NO_LEASE = {"id": "a", "inc": 1, "turn": 1, "fence": 0}
@@ -68,6 +69,14 @@ rarely = st.sampled_from([False, False, False, True])
 guards = st.sampled_from([0, 0, 0, 1, 2])
 """The attempt or incarnation that a control call names; 0 for none."""
 faults = st.sampled_from(["none", "none", "reply lost"])
+
+
+signal_names = st.sampled_from(["go", "go", "stop", "callback"])
+
+
+def named(what: str) -> dict[str, str]:
+    """Name and callback key of something to wait for."""
+    return {"name": "", "callback": "call"} if what == "callback" else {"name": what, "callback": ""}
 
 
 @dataclass
@@ -135,6 +144,10 @@ class Machine(RuleBasedStateMachine):
         except StoreDeleting:
             assert expected == ("DELETING",), call
             return None
+        if reply.word == "ALREADY" and expected[0] == "OK" and call.script == "wait_signal":
+            # The step that has the value was trimmed.
+            assert f"{call.item['turn']}.m" not in self.driver.fields(call.item["id"])
+            return reply
         assert plain(reply) == expected, call
         for view in reply.turns if call.script == "finish" and reply.word == "OK" else ():
             self.receive(view)
@@ -182,6 +195,8 @@ class Machine(RuleBasedStateMachine):
             turn.steps,
         )
         assert got.attempt == turn.failures + turn.lost + 1
+        for step in got.steps:
+            assert (step.outcome, step.blob) == turn.outcomes.get(step.key, (0, step.blob)), step
         left = got.operation
         assert (
             (left.key, left.sequence, left.resume)
@@ -221,7 +236,11 @@ class Machine(RuleBasedStateMachine):
 
     def unblocked(self) -> str:
         """An instance that hands out turns."""
-        blocked = {one.id for one in self.model.instances.values() if one.status > 2 or one.deleting}
+        blocked = {
+            one.id
+            for one in self.model.instances.values()
+            if one.status > 2 or one.deleting or (one.current and one.current.state == "WAITING")
+        }
         return next((name for name in "abde" if name not in blocked), "a")
 
     def command(self, script: str, which: int, skew: int, fault: str, **given: Any) -> Any:
@@ -386,6 +405,57 @@ class Machine(RuleBasedStateMachine):
     @rule(which=leases, skew=skews, ms=st.sampled_from([1, 1_000, 30_000]), fault=faults)
     def defer(self, which: int, skew: int, ms: int, fault: str) -> None:
         self.command("defer", which, skew, fault, ms=ms, reason="budget")
+
+    @rule(
+        which=leases, step=steps, skew=skews, name=signal_names, ms=st.sampled_from([0, 1, 1_000, 30_000]),
+        fault=faults,
+    )  # fmt: skip
+    def wait_signal(self, which: int, step: str, skew: int, name: str, ms: int, fault: str) -> None:
+        self.command("wait_signal", which, skew, fault, key=step, ms=ms, **named(name))
+
+    # Rules: who sends something to a turn.
+
+    @rule(
+        name=names, offset=st.sampled_from([0, 0, 0, 0, 1, -1, -2, 9]),
+        signal_id=st.sampled_from(["s1", "s2", "s3", "s4"]),
+        what=signal_names, changed=rarely, inc=guards, fault=faults,
+    )  # fmt: skip
+    def signal(
+        self, name: str, offset: int, signal_id: str, what: str, changed: bool, inc: int, fault: str
+    ) -> None:
+        turn = 0 if offset == 9 else max(1, self.turn_near_the_head(name, offset))
+        self.send_signal(name, turn, signal_id, what, changed, inc, fault)
+
+    @rule(name=names, signal_id=st.sampled_from(["s1", "s2", "s3"]), changed=rarely, fault=faults)
+    def signal_instance(self, name: str, signal_id: str, changed: bool, fault: str) -> None:
+        self.send_signal(name, 0, signal_id, "go", changed, 0, fault)
+
+    @precondition(lambda self: any(self.waiting()))
+    @rule(at=st.integers(0, 3), left=st.sampled_from([1, 0, -1]), fault=faults)
+    def signal_at_the_deadline(self, at: int, left: int, fault: str) -> None:
+        """What a turn waits for comes shortly before, at, or after the end of its wait."""
+        waiting = self.waiting()
+        one, turn = waiting[at % len(waiting)]
+        if turn.deadline:
+            self.time_passes_or_the_clock_steps(turn.deadline - left - self.driver.now)
+        self.bodies += 1
+        what = turn.wait[1] or "callback"
+        self.send_signal(one.id, turn.number, f"s{100 + self.bodies}", what, False, 0, fault)
+
+    def waiting(self) -> list[tuple[Instance, Turn]]:
+        """Turns that wait for something."""
+        heads = [(one, one.current) for one in self.model.instances.values() if not one.deleting]
+        return [(one, turn) for one, turn in heads if turn and turn.state == "WAITING"]
+
+    def send_signal(
+        self, name: str, turn: int, signal_id: str, what: str, changed: bool, inc: int, fault: str
+    ) -> None:
+        value = b"\0changed" if changed else b"\0%b" % what.encode()
+        given = {**named(what), "value": value, "digest": digest_of(what, value)}
+        if given["callback"]:
+            signal_id, turn = "", turn or 1
+        item = {"id": name, "inc": inc, "turn": turn, "signal_id": signal_id, **given}
+        self.call("signal", item, fault, max_signals=3)
 
     # Rules: operators.
 
@@ -644,6 +714,15 @@ def compare_instance(state: State, one: Instance) -> None:
         one.parked
     )
     assert sorted(state.get(f"l:{one.id}", {}).values()) == sorted(message.due for message in one.delayed)
+    stored = {
+        int(name[:-2]): [entry[5] for entry in records.unpack(raw)[1:]]
+        for name, raw in fields.items()
+        if name.endswith(".g")
+    }
+    known = {turn.number: turn.signals for turn in one.turns if turn.number >= record.oldest}
+    known[one.tail + 1] = one.early
+    wanted = {number: [signal.position for signal in signals] for number, signals in known.items() if signals}
+    assert stored == wanted
     turn = one.current
     assert state_name(record.state) == (turn.state if turn else "CANCELLED" if one.behind else "")
     if turn:
@@ -677,7 +756,7 @@ def compare_head(state: State, one: Instance, turn: Turn) -> None:
     if lease:
         assert (record.n, record.accepted, record.orphaned) == (lease.n, lease.accepted, lease.orphaned)
         assert (record.conn or b"") == lease.conn.encode()
-    if running or (turn.state in TIMED and not one.paused):
+    if running or (turn.state in TIMED and turn.deadline and not one.paused):
         kind = "lease" if running else TIMED[turn.state]
         assert state["due"][f"{kind}:{one.id}"] == deadline
 
@@ -724,6 +803,8 @@ def compare_ledger(state: State, one: Instance, now: int, latest: int, *, fully:
     *("R-PARK-2", "R-CANCEL-1", "R-CANCEL-2", "R-CANCEL-3", "R-DELETE-1", "R-DELETE-2", "R-DELETE-3"),
     *("R-EVENT-1", "R-EVENT-2", "R-SETTLE-1", "R-OP-1", "R-OP-2", "R-OP-3", "R-OP-4", "R-OP-6"),
     *("R-PROGRESS-1", "R-PROGRESS-2", "R-UNCERTAIN-1", "R-UNCERTAIN-2", "R-UNCERTAIN-3", "R-UNCERTAIN-4"),
+    *("R-SIGNAL-1", "R-SIGNAL-2", "R-SIGNAL-3", "R-SIGNAL-4"),
+    *("R-SIGNAL-5", "R-SIGNAL-7", "R-WAIT-1", "R-WAIT-4", "R-CALLBACK-1", "R-CALLBACK-2"),
 )
 def test_the_transitions_do_what_the_model_says(redis_server: RedisServer, redis_url: str) -> None:
     machine = type("Machine", (Machine,), {"redis": redis_server})

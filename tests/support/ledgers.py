@@ -70,7 +70,7 @@ def check_feed(p: Partition) -> Iterator[str]:
     if not feed or feed[-1][0] != newest:
         yield f"feed: ends at {feed[-1][0] if feed else None}, not at {newest}"
         return
-    seen: dict[str, list[bytes]] = {}
+    seen: dict[tuple[str, int], list[bytes]] = {}
     before = None
     for id_, fields in feed:
         _, previous, own, items = _unpack(fields[b"e"])
@@ -78,15 +78,18 @@ def check_feed(p: Partition) -> Iterator[str]:
             yield f"feed: {id_} says it is {own.decode()} behind {previous.decode()}, it is behind {before}"
         before = id_
         for at in range(0, len(items), 4):
-            seen.setdefault(items[at].decode(), []).extend(items[at + 3])
-    for instance_id, events in seen.items():
-        yield from _check_feed_of(p, instance_id, events)
+            seen.setdefault((items[at].decode(), items[at + 2]), []).extend(items[at + 3])
+    newest_lives = dict(sorted(seen))
+    for (instance_id, life), events in seen.items():
+        yield from _check_feed_of(p, instance_id, events, newest=life == newest_lives[instance_id])
 
 
-def _check_feed_of(p: Partition, instance_id: str, events: list[bytes]) -> Iterator[str]:
+def _check_feed_of(p: Partition, instance_id: str, events: list[bytes], *, newest: bool) -> Iterator[str]:
     numbers = [_unpack(event)[8] for event in events]
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         yield f"feed: {instance_id} has events {numbers[:3]}…{numbers[-3:]}, which are not dense"
+    if not newest:
+        return
     ledger = p.keys.get(f"e:{instance_id}")
     if ledger is None:
         if _unpack(events[-1])[1] != _DELETED:

@@ -58,6 +58,20 @@ def test_it_is_kept_whatever_the_turn_does(driver: Driver, state: str) -> None:
     assert held.wait().value == b"\0v"
 
 
+@pytest.mark.spec("R-SIGNAL-1", "R-EVENT-2")
+def test_a_turn_on_its_way_to_a_worker_is_told_as_queued(driver: Driver) -> None:
+    driver.send()
+    driver.lease()
+    driver.signal("s1")
+    assert driver.events()[-1].state == "QUEUED"
+    driver.elapse(5_000)
+    assert (driver.head(), driver.violations()) == ("QUEUED", [])
+    held = driver.take()
+    driver.signal("s2")
+    assert driver.events()[-1].state == "RUNNING"
+    assert held.wait().value == b"\0v"
+
+
 @pytest.mark.spec("R-SIGNAL-1")
 def test_it_never_goes_to_another_turn(driver: Driver) -> None:
     driver.send("a", b"1")

@@ -91,6 +91,11 @@ local function repeated(u, turn, g, one, entry)
   return { 'OK', turn, one[G_AT], has_bit(one[G_BITS], 2) and one[G_POSITION] or 0 }
 end
 
+-- The state of a turn as the ledger tells it: that it was handed out is no event until somebody has received it.
+local function told(u, state)
+  return state == RUNNING and not has_bit(u.r[BITS], 1) and QUEUED or state
+end
+
 local function receive(u, turn, g, state, entry, value)
   local r = u.r
   if #g == 1 then
@@ -98,7 +103,7 @@ local function receive(u, turn, g, state, entry, value)
   end
   g[#g + 1] = entry
   local detail = { entry[G_ID], entry[G_NAME], entry[G_CALLBACK], entry[G_SENDER], entry[G_CLASS] }
-  ledger_add(u, SIGNAL_RECEIVED, now, state > 0 and turn or 0, state, detail)
+  ledger_add(u, SIGNAL_RECEIVED, now, state > 0 and turn or 0, told(u, state), detail)
   if turn ~= r[HEAD] or not wait_receive(u, now, server, entry, value) then
     unit_set(u, signal_field(turn, #g), value)
     if turn == r[HEAD] and r[BYTES] > 0 then
