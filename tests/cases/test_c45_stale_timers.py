@@ -71,7 +71,7 @@ KINDS: dict[str, Callable[[Driver], None]] = {
 
 
 def cancel(driver: Driver) -> None:
-    driver.cancel() if driver.record().tail else driver.cancel_message("m-1")
+    driver.cancel(force=True) if driver.record().tail else driver.cancel_message("m-1")
 
 
 def delete(driver: Driver) -> None:
@@ -88,7 +88,7 @@ def move_on(driver: Driver) -> None:
     driver.send("a", b"2")
     driver.pause()
     driver.resume()
-    driver.cancel() if driver.record().tail > 1 else driver.cancel_message("m-1")
+    driver.cancel(force=True) if driver.record().tail > 1 else driver.cancel_message("m-1")
 
 
 ENDS = [cancel, delete, delete_and_live_again, move_on]
