@@ -176,7 +176,8 @@ def test_the_python_page_names_everything_public() -> None:
     headings = set(page.splitlines())
     assert [name for name in pawl.__all__ if f"### {name}" not in headings] == []
     assert {f"### testing.{name}" for name in pawl.testing.__all__} <= headings
-    assert 'kind: str = "step",\n    timeout: float = 300.0,' in page
+    assert "### StepOptions" in headings
+    assert "concurrency: int = 64," in page
 
 
 def test_reply_coverage_names_what_no_test_produced() -> None:

@@ -16,7 +16,7 @@ SECTIONS = {
     "Declaring workflows": ("pawl.workflow",),
     "In a handler": ("pawl.context", "pawl.effects"),
     "Worker": ("pawl.worker",),
-    "Client": ("pawl.client", "pawl._requests"),
+    "Client": ("pawl.client", "pawl._requests", "pawl._unset"),
     "Values": ("pawl.models", "pawl._running", "pawl._events"),
     "Errors": ("pawl.errors",),
 }

@@ -1,7 +1,7 @@
 """Pawl: durable message workflows. Every message is one turn that only moves forward."""
 
 from pawl._events import Event, EventCursor, EventPage, NamespaceEvent
-from pawl._requests import UNSET, Message, NewInstance
+from pawl._requests import Message, NewInstance
 from pawl._running import (
     CallbackAnswer,
     Operation,
@@ -13,6 +13,7 @@ from pawl._running import (
     Signalled,
     SignalWait,
 )
+from pawl._unset import UNSET
 from pawl.client import Client, InstanceHandle
 from pawl.context import (
     Callback,
