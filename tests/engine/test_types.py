@@ -11,6 +11,7 @@ from pawl_server.store.errors import StoreUnavailable
 from pawl_server.store.records import TYPE_DEFAULTS, TYPE_FIELDS
 from tests.support.hand import Hand
 from tests.support.items import send_item
+from tests.support.wait import wait_until
 
 
 async def revisions(engine: Engine, name: str) -> list[int]:
@@ -91,3 +92,34 @@ async def test_a_late_copy_of_an_older_revision_changes_nothing(engine: Engine) 
     assert (await engine.types.get("t")).max_attempts == 6
     with pytest.raises(Refused):
         await engine.types.put("t", {}, expected=1)
+
+
+@pytest.mark.spec("R-TYPE-5")
+async def test_what_could_not_be_listed_is_listed_later(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    real = scripts_gen.name_type
+
+    async def away(*_: object, name: str, **__: object) -> None:
+        calls.append(name)
+        raise StoreUnavailable("away")
+
+    async def names() -> list[str]:
+        return [one.name for one in (await engine.types.list(100, ""))[0]]
+
+    monkeypatch.setattr(scripts_gen, "name_type", away)
+    engine.types.see("t")
+    await wait_until(lambda: calls)
+    assert await names() == []
+    monkeypatch.setattr(scripts_gen, "name_type", real)
+    await engine.types.sync()
+    assert await names() == ["t"]
+    monkeypatch.setattr(scripts_gen, "name_type", away)
+    engine.types.see("t")
+    await engine.types.sync()
+    assert calls == ["t"], "nothing is asked twice"
+    home = engine.store.partition_of("t")
+    monkeypatch.setattr(home, "gen", home.gen + 1)
+    await engine.types.sync()
+    assert calls == ["t", "t"], "a store that lost its newest writes may have lost this one"

@@ -8,8 +8,12 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from pawl.v1 import admin_service_pb2 as admin
+from pawl.v1 import worker_service_pb2 as worker
+from pawl.v1.instance_service_pb2 import InstanceSpec
 from pawl.v1.workflow_type_pb2 import ExhaustionPolicy, Retention, RetryPolicy, WorkflowType
 from tests.support.api import Api, refusal_of
+from tests.support.stream import Stream
+from tests.support.wait import wait_until
 
 DEFAULTS = WorkflowType(
     name="t",
@@ -113,3 +117,58 @@ async def test_a_list_has_each_type_once_by_name(api: Api) -> None:
     assert (
         await refusal_of(api.admin.ListWorkflowTypes(admin.ListWorkflowTypesRequest(page_token="x")))
     ).reason == ("CURSOR_STALE")
+
+
+async def listed_types(api: Api, size: int = 2) -> list[WorkflowType]:
+    """All pages of a listing."""
+    found: list[WorkflowType] = []
+    token = ""
+    while True:
+        page = await api.admin.ListWorkflowTypes(
+            admin.ListWorkflowTypesRequest(page_size=size, page_token=token)
+        )
+        found += page.workflow_types
+        token = page.next_page_token
+        if not token:
+            return found
+
+
+@pytest.mark.spec("R-TYPE-5")
+async def test_types_of_instances_are_listed(api: Api) -> None:
+    for at in range(12):  # of both partitions
+        await api.create(f"a{at}", workflow_type="created")
+        await api.send(f"b{at}", "m", create_if_absent=InstanceSpec(workflow_type="sent", version="v1"))
+    await put(api, max_attempts=7)
+    await api.create("c", workflow_type="t")
+    found = await listed_types(api)
+    assert [(one.name, one.revision, one.max_attempts) for one in found] == [
+        ("created", 0, 3),
+        ("sent", 0, 3),
+        ("t", 1, 7),
+    ]
+    assert found[0] == await get(api, "created")
+    await put(api, name="sent", max_attempts=9)
+    assert [(one.name, one.revision, one.max_attempts) for one in await listed_types(api)][1] == (
+        "sent",
+        1,
+        9,
+    )
+
+
+@pytest.mark.spec("R-TYPE-5")
+async def test_types_of_workers_are_listed(api: Api) -> None:
+    async def names() -> list[str]:
+        return [one.name for one in await listed_types(api)]
+
+    async def has(*wanted: str) -> None:
+        async def there() -> bool:
+            return await names() == sorted(wanted)
+
+        await wait_until(there, 20, f"{wanted} are listed")
+
+    poll = worker.PollTurnRequest(session="s", workflows=[worker.WorkflowRef(workflow_type="p", version="v")])
+    await api.workers.PollTurn(poll)
+    await has("p")
+    async with Stream(api):
+        await has("p", "t")
+    assert [(one.name, one.revision) for one in await listed_types(api)] == [("p", 0), ("t", 0)]

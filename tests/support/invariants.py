@@ -345,6 +345,8 @@ def _check_indexes(p: Partition) -> Iterator[str]:
     for tv in sorted(set(p.keys.get("types") or {}) - {tv for tv, _ in p.ready}):
         yield f"types: has {tv}, which has no ready heads"
     wanted: dict[str, dict[str, float]] = {}
+    for name in sorted({one.type for one in p.live} - set(p.keys.get("typeindex") or {})):
+        yield f"typeindex: lacks {name}, which has instances"
     for one in p.live:
         for name in _index_names(one):
             wanted.setdefault(name, {})[one.id] = one.birth[1]

@@ -17,7 +17,7 @@ def test_a_new_instance_is_idle_with_state_and_incarnation(driver: Driver) -> No
     reply = driver.create(state=b"json\0{}")
     assert (reply.word, reply.incarnation, reply.created_ms) == ("OK", 1, driver.now)
     assert set(changes(before, driver.state())) == {
-        "i:a r", "i:a y", "i:a o", "i:a s", "e:a", "ids:t a", "meta incarnation",
+        "i:a r", "i:a y", "i:a o", "i:a s", "e:a", "ids:t a", "typeindex t", "meta incarnation",
     }  # fmt: skip
     read = driver.get()
     assert (read.tv, read.state) == (TV, b"json\0{}")

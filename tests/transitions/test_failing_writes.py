@@ -395,14 +395,18 @@ def beat(driver: Driver) -> Call:
     return lambda: driver.one("beat", server="alive", name="alive")
 
 
+def name_type(driver: Driver) -> Call:
+    return lambda: driver.one("name_type", name="t")
+
+
 def put_type(driver: Driver) -> Call:
     return lambda: driver.one("put_type", name="t", settings=b"\x92\x01\x00", request_id="r1", digest=b"d")
 
 
 SCRIPTS = [
     create, send, claim, renew, adopt, orphan, checkpoint, fail, fail_for_good, release, finish, expire,
-    sweep, settle, register, trim, hello, beat, put_type, create_with_words, create_anew, send_later, admit,
-    end_expired, pass_ended, sleep, wait, consume, wait_is_over, signal, signal_who_waits,
+    sweep, settle, register, trim, hello, beat, put_type, name_type, create_with_words, create_anew,
+    send_later, admit, end_expired, pass_ended, sleep, wait, consume, wait_is_over, signal, signal_who_waits,
     signal_the_next, defer, fail_and_park, pause, pause_a_sleeper, resume, wake, retry, skip,
     park, redrive, cancel, cancel_at_once, give_up_cancelled, end_cancelled, cancel_queued, cancel_the_last,
     cancel_delayed, delete, delete_running,

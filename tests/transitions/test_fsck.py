@@ -180,6 +180,7 @@ LOST = [
     ("ZREM key:k:word kept", ["kept: was not in key:k:word"]),
     ("ZREM tag:k:blue kept", ["kept: was not in tag:k:blue"]),
     ("ZREM tag:t:red idle", ["idle: was not in tag:t:red"]),
+    ("ZREM typeindex k", ["kept: its type was not listed"]),
 ]
 
 

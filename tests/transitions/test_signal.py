@@ -467,7 +467,7 @@ def test_deletion_leaves_nothing(driver: Driver, state: str) -> None:
     assert driver.delete(max_turns=1 if state == "background" else 1_000).deleted
     if state == "background":
         driver.expire()
-    assert driver.state().keys() <= {"meta", "dead", "deadtime", "types"}
+    assert driver.state().keys() <= {"meta", "dead", "deadtime", "types", "typeindex"}
 
 
 def test_signals_that_can_not_be_read_are_not_written_over(driver: Driver) -> None:

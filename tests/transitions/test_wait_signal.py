@@ -168,7 +168,7 @@ def test_whatever_touches_the_instance_ends_a_wait_that_is_over(driver: Driver, 
         driver.send("a", b"more")
     else:
         assert driver.delete().deleted
-        assert driver.state().keys() <= {"meta", "dead", "deadtime", "types"}
+        assert driver.state().keys() <= {"meta", "dead", "deadtime", "types", "typeindex"}
         return
     [step] = driver.turn(1).steps
     assert (step.outcome, step.saved_ms) == (TIMED_OUT, driver.now - 4_000)

@@ -17,6 +17,7 @@ from pawl_server.domain.payload import digest_of
 from pawl_server.domain.times import duration, timestamp
 from pawl_server.engine.policies import policy_message
 from pawl_server.store import scripts_gen
+from pawl_server.store.errors import StoreError
 from pawl_server.store.records import POLICY_FIELDS, TYPE_DEFAULTS, pack_type, unpack_type
 from pawl_server.store.scripts_gen import GetTypeItem, GetTypeOk, PutTypeOk
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 ANY_REVISION = -1
 _KIND = "types"
+_SEEN = 10_000
 
 TypeSettings = dict[str, float | str | None]
 """Settings by the names of store/records.py TYPE_FIELDS; None, or absent, means the default."""
@@ -37,6 +39,9 @@ class Types:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._seen: dict[str, int] = {}
+        """Names that workers gave here, with the generation of their home when they were listed, 0 before."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def _home(self, name: str) -> PartitionHandle:
         return self._engine.store.partition_of(name)
@@ -83,6 +88,26 @@ class Types:
             if error.reason is not Reason.REVISION_CONFLICT:
                 raise
 
+    def see(self, name: str) -> None:
+        """Has a type listed that a worker asks for, in the background; `sync` tries again what fails."""
+        if self._seen.get(name) != self._home(name).gen:
+            if len(self._seen) >= _SEEN:
+                self._seen.clear()
+            self._seen[name] = 0
+            task = asyncio.get_running_loop().create_task(self._list_seen(), name="types seen")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _list_seen(self) -> None:
+        for name in [name for name, generation in self._seen.items() if generation != self._home(name).gen]:
+            home = self._home(name)
+            generation = home.gen
+            try:
+                await scripts_gen.name_type(home, now_ms=self._engine.now_ms, name=name)
+            except StoreError:
+                continue
+            self._seen[name] = generation
+
     async def get(self, name: str) -> WorkflowType:
         """Reads a type, defaults filled in; revision 0 if it was never stored. Raises a StoreError."""
         result = await scripts_gen.get_type(
@@ -94,7 +119,7 @@ class Types:
         return message(name, 0, pack_type({}))
 
     async def list(self, page_size: int, token: str) -> tuple[list[WorkflowType], str]:
-        """Reads a page of stored types by name, and the token of the next page.
+        """Reads a page of types by name, and the token of the next page. Revision 0: without settings.
 
         Raises Refused(CURSOR_STALE) or a StoreError.
         """
@@ -104,7 +129,7 @@ class Types:
             *(self._page(partition, after, page_size + 1) for partition in self._engine.store.partitions)
         ):
             for name, revision, packed in page:
-                if revision > newest.get(name, (0, b""))[0]:
+                if revision > newest.get(name, (-1, b""))[0]:
                     newest[name] = (revision, packed)
         names = sorted(newest)
         shown = [message(name, *newest[name]) for name in names[:page_size]]
@@ -114,8 +139,10 @@ class Types:
     async def sync(self) -> int:
         """Copies to each partition what others have newer; the number of copies. Raises a StoreError.
 
-        Repairs a change whose server died, or lost Redis, before all partitions had it.
+        Repairs a change whose server died, or lost Redis, before all partitions had it. Also lists the types
+        of workers that could not be listed before.
         """
+        await self._list_seen()
         copies = 0
         after = ""
         while True:
@@ -168,7 +195,8 @@ class Types:
     async def _page(self, partition: PartitionHandle, after: str, limit: int) -> list[tuple[str, int, bytes]]:
         result = await scripts_gen.list_types(partition, now_ms=self._engine.now_ms, after=after, limit=limit)
         return [
-            (name.decode(), int(revision), packed) for name, revision, packed in result.replies[0].entries
+            (name.decode(), int(revision), packed or pack_type({}))
+            for name, revision, packed in result.replies[0].entries
         ]
 
 

@@ -75,11 +75,13 @@ class WorkerService:
         await serve(session, context, "Claim")
 
     async def _ensure(self, field: str, workflows: Iterable[pb.WorkflowRef]) -> None:
-        """Stores the settings of types that have none yet."""
+        """Stores the settings of types that have none yet, and has all of them listed."""
         for at, ref in enumerate(workflows):
             if ref.HasField("settings"):
                 settings = type_settings(f"{field}[{at}].settings.", ref.settings)
                 await self._delivery.engine.types.ensure(ref.workflow_type, settings)
+            else:
+                self._delivery.engine.types.see(ref.workflow_type)
 
     @unary()
     async def PollTurn(self, request: pb.PollTurnRequest, context: Context) -> pb.PollTurnResponse:

@@ -144,7 +144,13 @@ _CATALOGUE = (
         "v (revision), p (settings), q (answers of the last requests)",
         "as long as the namespace",
     ),
-    KeySpec("typeindex", "typeindex", "zset", "names of stored workflow types", "as long as the namespace"),
+    KeySpec(
+        "typeindex",
+        "typeindex",
+        "zset",
+        "names of workflow types: stored ones, those of instances created here, and at home those of workers",
+        "as long as the namespace",
+    ),
     KeySpec(
         "servers",
         "servers",

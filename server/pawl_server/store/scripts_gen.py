@@ -1454,6 +1454,37 @@ async def hello(
     return hello_decode(await p.call(HELLO, argv))
 
 
+class NameTypeOk(NamedTuple):
+    word = "OK"
+
+
+NameTypeReply = NameTypeOk
+_NAME_TYPE_WORDS: dict[bytes, Callable[[Sequence[Any]], NameTypeReply]] = {
+    b"OK": lambda r: NameTypeOk(),
+}
+NAME_TYPE: Script[NameTypeReply] = _script("name_type")
+"""Lists a workflow type that may have neither settings nor instances, in its home partition."""
+
+
+def name_type_args(*, now_ms: int = 0, name: str) -> list[Arg]:
+    argv: list[Arg] = [now_ms, name]
+    return argv
+
+
+def name_type_decode(raw: Sequence[Any]) -> Result[NameTypeReply]:
+    return decode_result("name_type", raw, _NAME_TYPE_WORDS)
+
+
+async def name_type(p: Caller, *, now_ms: int = 0, name: str) -> Result[NameTypeReply]:
+    """Lists a workflow type that may have neither settings nor instances, in its home partition.
+
+    now_ms: engine time in virtual-time namespaces
+    name: workflow type
+    """
+    argv = name_type_args(now_ms=now_ms, name=name)
+    return name_type_decode(await p.call(NAME_TYPE, argv))
+
+
 class OpenNamespaceOk(NamedTuple):
     partitions: int
     virtual: bool
@@ -4055,7 +4086,7 @@ _LIST_TYPES_WORDS: dict[bytes, Callable[[Sequence[Any]], ListTypesReply]] = {
     b"OK": lambda r: ListTypesOk(r[1]),
 }
 LIST_TYPES: Script[ListTypesReply] = _script("list_types")
-"""Reads stored workflow types by name."""
+"""Reads workflow types by name, those without settings included."""
 
 
 def list_types_args(*, now_ms: int = 0, after: str, limit: int) -> list[Arg]:
@@ -4068,7 +4099,7 @@ def list_types_decode(raw: Sequence[Any]) -> Result[ListTypesReply]:
 
 
 async def list_types(p: Caller, *, now_ms: int = 0, after: str, limit: int) -> Result[ListTypesReply]:
-    """Reads stored workflow types by name.
+    """Reads workflow types by name, those without settings included.
 
     now_ms: engine time in virtual-time namespaces
     after: name of the last type seen; empty to begin
@@ -4291,6 +4322,7 @@ SCRIPTS: dict[str, Script[Any]] = {
     "fsck": FSCK,
     "fsck_index": FSCK_INDEX,
     "hello": HELLO,
+    "name_type": NAME_TYPE,
     "open_namespace": OPEN_NAMESPACE,
     "orphan": ORPHAN,
     "park": PARK,

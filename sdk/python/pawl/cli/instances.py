@@ -153,7 +153,8 @@ def list_instances(
 ) -> None:
     """List the instances of a type in order of creation, without their state.
 
-    Without TYPE, list the types that have settings; a type without any has the defaults and is not listed.
+    Without TYPE, list the types that have settings, or ever had instances or workers. A type without a
+    revision has the default settings.
     """
     if workflow_type is None:
         if tag or correlation_key or status:
@@ -200,10 +201,10 @@ def _list_types(limit: int, address: str | None, timeout: float, as_json: bool) 
                 one.name,
                 f"{seconds(one.lease_timeout):g} s",
                 one.max_attempts,
-                one.revision,
+                one.revision or None,
                 local(one.update_time),
             )
             for one in found
         ],
-        empty="no type has settings; 'pawl list TYPE' lists the instances of a type",
+        empty="no type has had settings, instances or workers yet",
     )

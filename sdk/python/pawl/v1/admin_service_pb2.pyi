@@ -334,7 +334,7 @@ class ListWorkflowTypesResponse(_message.Message):
     """Empty on the last page."""
     @_builtins.property
     def workflow_types(self) -> _containers.RepeatedCompositeFieldContainer[_workflow_type_pb2.WorkflowType]:
-        """Types by name, defaults filled in."""
+        """Types by name, defaults filled in; revision 0 for one without stored settings."""
 
     def __init__(
         self,

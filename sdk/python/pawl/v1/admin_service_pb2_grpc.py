@@ -95,7 +95,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkflowTypes(self, request, context):
-        """Lists stored workflow types by name.
+        """Lists workflow types by name: those with stored settings, those that an instance was ever created of and those that a
+        worker ever asked for. Nothing takes a type off the list again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

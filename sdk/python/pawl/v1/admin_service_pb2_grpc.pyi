@@ -43,7 +43,9 @@ class AdminServiceStub:
     GetWorkflowType: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetWorkflowTypeRequest, _admin_service_pb2.GetWorkflowTypeResponse]
     """Reads a workflow type. A type that was never stored is returned with the defaults and revision 0."""
     ListWorkflowTypes: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListWorkflowTypesRequest, _admin_service_pb2.ListWorkflowTypesResponse]
-    """Lists stored workflow types by name."""
+    """Lists workflow types by name: those with stored settings, those that an instance was ever created of and those that a
+    worker ever asked for. Nothing takes a type off the list again.
+    """
     GetWorkload: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetWorkloadRequest, _admin_service_pb2.GetWorkloadResponse]
     """Says how much waits, by type and version, and what waits in vain: the question "why does nothing happen" in one call.
     Counts are those of a moment that differs a little from partition to partition.
@@ -70,7 +72,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     GetWorkflowType: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetWorkflowTypeRequest, _admin_service_pb2.GetWorkflowTypeResponse]  # type: ignore[assignment]
     """Reads a workflow type. A type that was never stored is returned with the defaults and revision 0."""
     ListWorkflowTypes: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListWorkflowTypesRequest, _admin_service_pb2.ListWorkflowTypesResponse]  # type: ignore[assignment]
-    """Lists stored workflow types by name."""
+    """Lists workflow types by name: those with stored settings, those that an instance was ever created of and those that a
+    worker ever asked for. Nothing takes a type off the list again.
+    """
     GetWorkload: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetWorkloadRequest, _admin_service_pb2.GetWorkloadResponse]  # type: ignore[assignment]
     """Says how much waits, by type and version, and what waits in vain: the question "why does nothing happen" in one call.
     Counts are those of a moment that differs a little from partition to partition.
@@ -118,7 +122,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_service_pb2.ListWorkflowTypesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.ListWorkflowTypesResponse, _abc.Awaitable[_admin_service_pb2.ListWorkflowTypesResponse]]:
-        """Lists stored workflow types by name."""
+        """Lists workflow types by name: those with stored settings, those that an instance was ever created of and those that a
+        worker ever asked for. Nothing takes a type off the list again.
+        """
 
     @_abc_1.abstractmethod
     def GetWorkload(

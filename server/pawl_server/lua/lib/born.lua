@@ -35,6 +35,9 @@ local function born(id, now, type, version, digest, state, lease_ms, max_attempt
   if #state > 0 then
     unit_set(u, 's', state)
   end
+  if not INDEX['ids:' .. type] then
+    born_index('typeindex', type, 0)
+  end
   local names = unit_indexes(type, words)
   for i = 1, #names do
     born_index(names[i], id, now)

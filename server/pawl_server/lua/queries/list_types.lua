@@ -1,4 +1,4 @@
---- list_types: reads stored workflow types by name.
+--- list_types: reads workflow types by name, those without settings included.
 -- @keyspace meta type typeindex
 -- @arg   now_ms  int  engine time in virtual-time namespaces
 -- @arg   after   str  name of the last type seen; empty to begin
@@ -6,7 +6,7 @@
 -- @reply OK(entries list)
 -- @oom   reads
 -- @lane  bulk
--- @spec  R-TYPE-3
+-- @spec  R-TYPE-3, R-TYPE-5
 --!include meta
 
 local now = meta_load(now_ms)
@@ -14,8 +14,6 @@ local names = redis.call('ZRANGEBYLEX', T .. 'typeindex', after == '' and '-' or
 local entries = {}
 for i = 1, #names do
   local stored = redis.call('HMGET', T .. 'type:' .. names[i], 'v', 'p')
-  if stored[1] then
-    entries[#entries + 1] = { names[i], tonumber(stored[1]), stored[2] }
-  end
+  entries[i] = { names[i], tonumber(stored[1]) or 0, stored[2] or '' }
 end
 return { now, { { 'OK', entries } }, {} }

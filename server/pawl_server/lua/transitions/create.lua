@@ -1,5 +1,5 @@
 --- create: makes instances that do not exist yet.
--- @keyspace meta i e feed type ids tag key dead ready types due busy waiting ch l x damaged parked failed
+-- @keyspace meta i e feed type ids tag key dead ready types due busy waiting ch l x damaged parked failed typeindex
 -- @arg   now_ms        int    engine time in virtual-time namespaces
 -- @arg   max_state     int    bytes of state data allowed
 -- @item  id            str    instance id

@@ -1,5 +1,5 @@
 --- fsck: recounts instances from their fields, compares records, indexes and timers, and repairs what can be.
--- @keyspace meta i e l ready types due busy failed paused parked damaged ids tag key waiting ch feed
+-- @keyspace meta i e l ready types due busy failed paused parked damaged ids tag key waiting ch feed typeindex
 -- @arg   now_ms  int   engine time in virtual-time namespaces
 -- @arg   server  str   run id of the caller
 -- @arg   repair  bool  whether to repair
@@ -210,6 +210,7 @@ local function check_indexes(u, f)
   if note(birth.damaged, "what creation fixed can't be read") then
     return
   end
+  note(mend_mark('typeindex', T .. 'typeindex', unit_type(u), true), 'its type was not listed')
   local names = unit_indexes(unit_type(u), birth[6])
   for i = 1, #names do
     note(mend_mark(names[i], T .. names[i], u.id, true, birth[2]), 'was not in ' .. names[i])

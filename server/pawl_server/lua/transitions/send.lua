@@ -1,5 +1,5 @@
 --- send: admits messages to inboxes now or later, creating absent instances where asked.
--- @keyspace meta i e feed type ids tag key dead l x ready types due busy waiting ch damaged parked failed
+-- @keyspace meta i e feed type ids tag key dead l x ready types due busy waiting ch damaged parked failed typeindex
 -- @arg   now_ms        int    engine time in virtual-time namespaces
 -- @arg   server        str    run id of the caller
 -- @arg   max_pending   int    unfinished turns and delayed messages allowed per instance

@@ -75,11 +75,14 @@ class AdminCalls(Connection):
     async def list_workflow_types_page(
         self, *, page_size: int = 0, page_token: str = "", timeout: float | None = None
     ) -> Page[WorkflowType]:
-        """Reads one page of the stored types by name, defaults filled in; see `list_page`."""
+        """Reads one page of the types by name, defaults filled in; see `list_workflow_types`."""
         request = admin.ListWorkflowTypesRequest(page_size=page_size, page_token=page_token)
         answer = await self._call(self._stubs.admin.ListWorkflowTypes, request, timeout)
         return Page([type_of(item) for item in answer.workflow_types], answer.next_page_token)
 
     def list_workflow_types(self, *, page_size: int = 0) -> AsyncIterator[WorkflowType]:
-        """Iterates over all stored types by name. A type whose settings nobody stored is not among them."""
+        """Iterates by name over all types that have settings, or ever had instances or workers.
+
+        Defaults are filled in; revision 0 says that nobody stored settings.
+        """
         return each(lambda token: self.list_workflow_types_page(page_size=page_size, page_token=token))
