@@ -12,12 +12,15 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from google.protobuf.timestamp_pb2 import Timestamp
 
+from pawl._convert import turn_of
 from pawl.cli import turns, worker
 from pawl.cli.exits import MEANINGS, CommandError, Exit, command_error
 from pawl.cli.main import COMMANDS, main
 from pawl.errors import DeadlineExceeded, ServerError, Unavailable
-from pawl.models import Origin, Turn
+from pawl.v1.turn_pb2 import Turn as TurnMessage
+from pawl.v1.turn_pb2 import TurnState
 
 NOWHERE = ["--address", "127.0.0.1:1", "--timeout", "0.2"]
 
@@ -283,30 +286,21 @@ def test_a_text_of_several_lines_becomes_one() -> None:
 
 
 def test_a_time_is_said_to_be_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    due = datetime(2031, 1, 2, 3, 4, 5, tzinfo=UTC)
+    stamp = Timestamp()
+    stamp.FromDatetime(datetime(2031, 1, 2, 3, 4, 5, tzinfo=UTC))
     for state, label in (("RUNNING", "lease until"), ("BACKOFF", "next attempt")):
         turns.show(
-            Turn(
-                "i",
-                1,
-                1,
-                state,
-                "m",
-                Origin("client"),
-                1,
-                0,
-                (),
-                None,
-                due,
-                None,
-                due,
-                False,
-                0,
-                None,
-                "",
-                False,
-                None,
-                None,
+            turn_of(
+                TurnMessage(
+                    instance_id="i",
+                    incarnation=1,
+                    turn=1,
+                    state=TurnState.Value(f"TURN_STATE_{state}"),
+                    message_id="m",
+                    attempt=1,
+                    admit_time=stamp,
+                    due_time=stamp,
+                )
             )
         )
         assert f"\n{label}" in capsys.readouterr().out

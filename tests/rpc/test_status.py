@@ -87,7 +87,7 @@ async def test_a_bug_gets_an_incident_that_the_log_knows(
 
 @pytest.mark.spec("R-API-1")
 async def test_calls_that_do_not_exist_and_requests_that_are_none(api: Api) -> None:
-    for method in ("/pawl.v1.TurnService/SignalTurn", "/pawl.v9.NewService/Get"):
+    for method in ("/pawl.v1.TurnService/NewCall", "/pawl.v9.NewService/Get"):
         problem = await refusal_of(api.channel.unary_unary(method)(b""))
         assert (problem.code, problem.reason) == ("UNIMPLEMENTED", "UNIMPLEMENTED")
     bad_utf8 = b"\x0a\x02\xc3\x28"
