@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pawl._reasons import refusal_error
 from pawl._runtime.failures import refused_failure
@@ -111,6 +111,8 @@ class Attempt:
         "waiting",
         "workflow",
     )
+
+    operations: ClassVar[type[Operation]] = Operation
 
     def __init__(
         self,
@@ -312,7 +314,7 @@ class Attempt:
             with _making:  # by the handler's thread, or by the loop
                 operation = self.operation
                 if operation is None or operation.position != position:
-                    operation = self.operation = Operation(self, key, position, options)
+                    operation = self.operation = self.operations(self, key, position, options)
         return operation
 
     def long_step(self) -> Operation | None:

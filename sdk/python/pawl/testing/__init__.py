@@ -17,21 +17,26 @@ async def test_handler():
 
 from __future__ import annotations
 
-from pawl.testing._attempts import SLEPT
+from pawl.testing._entries import SLEPT, TIMED_OUT
 from pawl.testing._replays import NonDeterminism
+from pawl.testing._reports import Heartbeat, ProgressReport
 from pawl.testing.running import Advanced, Clock, Server, server
-from pawl.testing.turns import Deferral, Ran, Sleep, UnusedNames, run, run_sync
+from pawl.testing.turns import Deferral, Ran, Sleep, UnusedNames, Wait, run, run_sync
 
 __all__ = [
     "SLEPT",
+    "TIMED_OUT",
     "Advanced",
     "Clock",
     "Deferral",
+    "Heartbeat",
     "NonDeterminism",
+    "ProgressReport",
     "Ran",
     "Server",
     "Sleep",
     "UnusedNames",
+    "Wait",
     "run",
     "run_sync",
     "server",

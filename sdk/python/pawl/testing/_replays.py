@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from pawl._runtime.suspend import KINDS, SLEEP_KIND
 from pawl.payloads import Payload, decode
-from pawl.testing._attempts import SLEEP, Entry, Played, play
+from pawl.testing._attempts import Played, play
+from pawl.testing._entries import STEP_KIND, Entry
 from pawl.v1.worker_service_pb2 import LeasedTurn
 from pawl.workflow import Workflow
 
@@ -43,16 +45,21 @@ async def check_replays(workflow: Workflow, turn: LeasedTurn, played: Played) ->
     Steps that are not saved yet give what they gave before; none of their functions runs.
     """
     entries = list(played.entries)
-    slept = {entry.key for entry in entries if entry.output is None}
+    slept = {entry.key for entry in entries if entry.kind == SLEEP_KIND}
+    waits = {entry.key: entry for entry in entries if entry.is_wait}
     fakes: dict[str, Any] = dict(played.raised)
-    fakes |= {entry.key: decode(entry.output) for entry in entries if entry.output is not None}
+    fakes |= {
+        entry.key: decode(entry.output)
+        for entry in entries
+        if entry.kind == STEP_KIND and entry.output is not None
+    }
     traces = [(error, error.__traceback__) for error in played.raised.values()]
     logging.getLogger("pawl.worker").addFilter(_unheard)
     quiet = _QUIET.set(True)
     try:
         for saved in range(len(entries) + 1):
             again = await play(
-                workflow, turn, entries[:saved], fakes, wakes=lambda key: key in slept, strict=True
+                workflow, turn, entries[:saved], fakes, waits, wakes=lambda key: key in slept, strict=True
             )
             for what in _differences(played, again):
                 raise NonDeterminism(workflow.name, saved, len(entries), what)
@@ -82,13 +89,13 @@ def _differences(first: Played, again: Played) -> Iterator[str]:
 
 
 def _name(entry: Entry) -> str:
-    return f"{'sleep' if entry.output is None else 'step'} {entry.key!r}"
+    return f"{KINDS[entry.kind][2:] if entry.kind in KINDS else entry.kind} {entry.key!r}"
 
 
 def _reason(played: Played) -> Any:
     if played.failure is not None:
         return played.failure.reason, played.failure.message
-    return played.sleep if played.ending == SLEEP else played.deferral
+    return played.sleep or played.wait or played.deferral
 
 
 def _ending(played: Played) -> str:
@@ -96,6 +103,11 @@ def _ending(played: Played) -> str:
         return f"the failure {played.failure.reason}: {played.failure.message}"
     if played.sleep is not None:
         return f"sleep {played.sleep.key!r} of {played.sleep.duration.ToTimedelta()}"
+    if played.wait is not None:
+        wait = played.wait
+        what = "callback" if wait.callback_key else f"signal {wait.name!r}"
+        until = f" for {wait.timeout.ToTimedelta()}" if wait.HasField("timeout") else ""
+        return f"wait {wait.key!r} for {what}{until}"
     if played.deferral is not None:
         return f"being put off by {played.deferral.delay.ToTimedelta()}"
     return f"{played.ending!r}"

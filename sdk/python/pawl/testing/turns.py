@@ -13,15 +13,18 @@ from pawl._requests import UNSET
 from pawl.context import Outcome
 from pawl.errors import ReplayError
 from pawl.models import Failure, Origin, SavedStep
-from pawl.payloads import Payload, decode, encode
-from pawl.testing._attempts import CONTINUE, DONE, FAILED, SLEPT, Entry, Played, play
+from pawl.payloads import Payload, decode
+from pawl.testing._attempts import CONTINUE, DONE, FAILED, Played, play
+from pawl.testing._entries import STEP_KIND, WAIT_KIND, entries_of, payload_of, wait_entry
 from pawl.testing._replays import check_replays
+from pawl.testing._reports import Heartbeat, ProgressReport
 from pawl.v1.turn_pb2 import Origin as OriginMessage
-from pawl.v1.worker_service_pb2 import LeasedTurn
+from pawl.v1.worker_service_pb2 import LeasedTurn, WaitSignal
 from pawl.v1.worker_service_pb2 import Sleep as SleepCommand
 from pawl.workflow import Workflow
 
 ADMITTED = datetime(2027, 1, 15, 8, tzinfo=UTC)
+CALLBACK_BASE = "cb1test."
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,20 @@ class Sleep:
     """Key of the sleep."""
     duration: timedelta
     """How long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait that a turn asked for."""
+
+    key: str
+    """Key of the wait."""
+    name: str
+    """Name of the signal; empty for a callback."""
+    callback: bool
+    """True if it waits for the callback of that key."""
+    timeout: timedelta | None
+    """How long; None for without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +65,9 @@ class Deferral:
 class Ran:
     """What a handler did with one turn."""
 
-    outcome: Literal["done", "continue", "failed", "sleep", "defer"]
-    """How the attempt ended: "done", "continue" (done, and continued with a message), "failed", "sleep" or
-    "defer"."""
+    outcome: Literal["done", "continue", "failed", "sleep", "wait", "defer"]
+    """How the attempt ended: "done", "continue" (done, and continued with a message), "failed", "sleep",
+    "wait" or "defer"."""
     state: Any
     """New state, the object that the handler gave; the old one, decoded as the handler got it, unless the
     turn is done."""
@@ -60,7 +77,7 @@ class Ran:
     """Message that the handler continued with, the object that it gave."""
     steps: dict[str, Any]
     """Values of the steps that ran, by key, in order, decoded without annotation; not of those given as
-    saved."""
+    saved, nor what waits received."""
     failure: Failure | None
     """Why the attempt failed, if it did."""
     state_payload: Payload
@@ -79,6 +96,14 @@ class Ran:
     """How the turn was put off, if the attempt ended with it."""
     slept: tuple[Sleep, ...] = ()
     """Sleeps that were over at once, with `wake`."""
+    wait: Wait | None = None
+    """What the turn waits for, if the attempt ended with it."""
+    waited: tuple[Wait, ...] = ()
+    """Waits that were over at once, with `waits`."""
+    progress: tuple[ProgressReport, ...] = ()
+    """What steps reported by `step.progress`, in order."""
+    heartbeats: tuple[Heartbeat, ...] = ()
+    """What steps reported by `step.heartbeat`, in order."""
     logs: tuple[LogRecord, ...] = field(default=(), compare=False)
     """What `ctx.log` was given, of all levels; nothing while saved steps were replayed."""
 
@@ -93,13 +118,18 @@ class UnusedNames(AssertionError):
 
     Attributes:
         names: the names.
-        keys: keys of the steps that the handler asked for, in order; for saved steps, of sleeps too.
+        keys: keys of the steps that the handler asked for, in order; for saved steps, of sleeps and waits
+            too; for `waits`, of waits.
     """
 
     def __init__(self, workflow: str, given: str, names: tuple[str, ...], keys: tuple[str, ...]) -> None:
         self.names = names
         self.keys = keys
-        asked = f"for {', '.join(map(repr, keys))}" if keys else "for no step"
+        asked = (
+            f"for {', '.join(map(repr, keys))}"
+            if keys
+            else f"for no {'wait' if given == 'waits' else 'step'}"
+        )
         super().__init__(
             f"{given} has {', '.join(map(repr, names))}, but the handler of {workflow!r} asked {asked}"
         )
@@ -112,6 +142,8 @@ async def run(
     state: Any = UNSET,
     steps: Mapping[str, Any] | Iterable[SavedStep] | None = None,
     fakes: Mapping[str, Any] | None = None,
+    waits: Mapping[str, Any] | None = None,
+    resume: Mapping[str, Any] | None = None,
     wake: bool = False,
     replay: bool = False,
     instance_id: str = "test",
@@ -134,9 +166,16 @@ async def run(
         message: the message: a value, or a Payload that is taken as it is.
         state: state before the turn, likewise; default is the workflow's initial state.
         steps: steps saved by an earlier attempt, in order: their values by key (`SLEPT` for a sleep that is
-            over), or the `steps` of a turn that a client read. They are replayed: their functions do not run.
+            over; for a wait a `pawl.Received`, `TIMED_OUT`, or what rejected it), or the `steps` of a turn
+            that a client read. They are replayed: their functions do not run.
         fakes: what stands in for the functions of steps, by key: a value, an exception to raise, or a
             function of no argument or of one `Step`. Steps that are not named run as they are.
+        waits: how waits for signals and callbacks end, by key of the wait: the value that is there already, a
+            `pawl.Received`, `TIMED_OUT` if the time is over first (the handler starts over then), or for a
+            callback that is rejected a `CallbackRejected` or `Failure`. The turn ends with "wait" at one that
+            is not named.
+        resume: what `step.checkpoint` gives at first, as an earlier attempt reported it: the key of the step
+            that it ended in, and the value. At most one key.
         wake: sleeps are over at once, as if their time had passed: the handler starts over with what is
             saved.
         replay: afterwards replays the turn from each place where it could be interrupted, with the values
@@ -148,9 +187,12 @@ async def run(
             from; default is 2027-01-15T08:00Z.
         namespace: part of the steps' effect ids.
 
-    Raises UnusedNames if the turn is done and the handler has not asked for one of `fakes` (an attempt that
-    ends otherwise may not have come to all of them), and if an attempt ends without a ReplayError although
-    the handler has not asked for one of `steps`.
+    Callback tokens are `cb1test.` and the key; every report of a step is taken.
+
+    Raises UnusedNames if the turn is done and the handler has not asked for one of `fakes`, `waits` or
+    `resume` (an attempt that ends otherwise may not have come to all of them), and if an attempt ends without
+    a ReplayError although the handler has not asked for one of `steps`. Raises ValueError for a wait that
+    can't end as it is said to: a signal is not rejected, and a wait without timeout does not time out.
     """
     leased = LeasedTurn(
         lease=b"test",
@@ -161,12 +203,13 @@ async def run(
         version=workflow.version,
         turn=turn,
         message_id=message_id,
-        message=_payload(message),
+        message=payload_of(message),
         origin=_origin(origin),
-        state=workflow.initial_state if state is UNSET else _payload(state),
+        state=workflow.initial_state if state is UNSET else payload_of(state),
         attempt=attempt,
         max_attempts=max(max_attempts, attempt),
         namespace=namespace,
+        callback_base=CALLBACK_BASE,
     )
     leased.admit_time.FromDatetime(admit_time)
     if last_failure is not None:
@@ -174,33 +217,52 @@ async def run(
         leased.last_failure.message = last_failure.message
         leased.last_failure.attempt = last_failure.attempt
         leased.last_failure.non_retryable = last_failure.non_retryable
-    saved = list(_entries(steps))
-    played = await play(workflow, leased, saved, fakes or {}, wakes=lambda _: wake)
-    _check_used(workflow, played, [entry.key for entry in saved], fakes or {})
+    _set_resume(leased, resume or {})
+    saved = list(entries_of(steps))
+    received = {key: wait_entry(key, given) for key, given in (waits or {}).items()}
+    played = await play(workflow, leased, saved, fakes or {}, received, wakes=lambda _: wake)
+    _check_used(workflow, played, [entry.key for entry in saved], fakes or {}, received, resume or {})
     if replay:
         await check_replays(workflow, leased, played)
     return _ran(played, len(saved))
 
 
-def _check_used(workflow: Workflow, played: Played, saved: list[str], fakes: Mapping[str, Any]) -> None:
+def _set_resume(leased: LeasedTurn, resume: Mapping[str, Any]) -> None:
+    if len(resume) > 1:
+        raise ValueError(f"resume has {len(resume)} keys; an attempt ends in one step")
+    for key, value in resume.items():
+        leased.operation.key = key
+        leased.operation.resume.CopyFrom(payload_of(value))
+
+
+def _check_used(
+    workflow: Workflow,
+    played: Played,
+    saved: list[str],
+    fakes: Mapping[str, Any],
+    waits: Mapping[str, Any],
+    resume: Mapping[str, Any],
+) -> None:
     if played.failure is None or played.failure.reason != ReplayError.__name__:
         unused = tuple(key for key in saved if key not in played.asked)
         if unused:
             raise UnusedNames(workflow.name, "steps", unused, tuple(played.asked)) from played.exception
-    if played.ending in (DONE, CONTINUE):
-        unused = tuple(key for key in fakes if not played.asked.get(key))
+    if played.ending not in (DONE, CONTINUE):
+        return
+    for given, names, kind in (
+        ("fakes", fakes, STEP_KIND),
+        ("waits", waits, WAIT_KIND),
+        ("resume", resume, STEP_KIND),
+    ):
+        unused = tuple(key for key in names if played.asked.get(key) != kind)
         if unused:
-            steps = tuple(key for key, is_step in played.asked.items() if is_step)
-            raise UnusedNames(workflow.name, "fakes", unused, steps)
+            keys = tuple(key for key, asked in played.asked.items() if asked == kind)
+            raise UnusedNames(workflow.name, given, unused, keys)
 
 
 def run_sync(workflow: Workflow, message: Any, **options: Any) -> Ran:
     """Same as `run`, for tests without an event loop. `options` are those of `run`."""
     return asyncio.run(run(workflow, message, **options))
-
-
-def _payload(value: Any) -> Payload:
-    return value if isinstance(value, Payload) else encode(value)
 
 
 def _origin(origin: bytes | Origin) -> OriginMessage:
@@ -215,18 +277,6 @@ def _origin(origin: bytes | Origin) -> OriginMessage:
     return message
 
 
-def _entries(steps: Mapping[str, Any] | Iterable[SavedStep] | None) -> Iterable[Entry]:
-    if steps is None:
-        return
-    if isinstance(steps, Mapping):
-        values: Mapping[Any, Any] = steps
-        for key, value in values.items():
-            yield Entry(key, None if value is SLEPT else _payload(value))
-        return
-    for step in steps:
-        yield Entry(step.key, None if step.kind == "sleep" else step.output_payload)
-
-
 def _ran(played: Played, given: int) -> Ran:
     outcome = played.outcome
     done = outcome if played.ending in (DONE, CONTINUE) and isinstance(outcome, Outcome) else None
@@ -236,7 +286,9 @@ def _ran(played: Played, given: int) -> Ran:
         result=done.result if done else None,
         continuation=done.continuation if done else None,
         steps={
-            entry.key: decode(entry.output) for entry in played.entries[given:] if entry.output is not None
+            entry.key: decode(entry.output)
+            for entry in played.entries[given:]
+            if entry.kind == STEP_KIND and entry.output is not None
         },
         failure=played.failure,
         state_payload=played.state,
@@ -249,9 +301,18 @@ def _ran(played: Played, given: int) -> Ran:
         if played.deferral
         else None,
         slept=tuple(_sleep(sleep) for sleep in played.slept),
+        wait=_wait(played.wait) if played.wait else None,
+        waited=tuple(_wait(wait) for wait in played.waited),
+        progress=tuple(each for each in played.reports if isinstance(each, ProgressReport)),
+        heartbeats=tuple(each for each in played.reports if isinstance(each, Heartbeat)),
         logs=tuple(played.logs),
     )
 
 
 def _sleep(sleep: SleepCommand) -> Sleep:
     return Sleep(sleep.key, sleep.duration.ToTimedelta())
+
+
+def _wait(wait: WaitSignal) -> Wait:
+    timeout = wait.timeout.ToTimedelta() if wait.HasField("timeout") else None
+    return Wait(wait.key, wait.name, bool(wait.callback_key), timeout)
