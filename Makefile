@@ -23,7 +23,7 @@ SEED ?=
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-lua test-cluster mutants soak-watch lint format type gen gen-check bench wheel-check clean
+.PHONY: help setup demo test test-lua test-cluster mutants soak-watch soak-cases lint format type gen gen-check bench wheel-check clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,10 @@ test-cluster: $(DEV) ## Run the tests again with clusters of one node in place o
 
 soak-watch: $(DEV) ## Watch 500 instances for a minute while streams and connections are cut
 	@PAWL_SOAK_WATCH=1 $(BIN)/python -m pytest tests/rpc/test_watch_soak.py $(ARGS)
+
+soak-cases: $(DEV) ## Replay the cases about dead networks and idle connections at full length, two minutes each
+	@PAWL_SOAK_CASES=1 $(BIN)/python -m pytest tests/cases/test_c09_packets_get_lost.py \
+		tests/cases/test_c39_keepalive_without_calls.py $(ARGS)
 
 lint: $(DEV) ## Check style, spelling, layers, protos and scripts
 	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed, $$*"; }; \

@@ -6,10 +6,14 @@ Do     let no packet pass, in either direction, on connections that are open and
 Expect readiness to turn red within 15 seconds, as it runs a real script, and liveness to stay green. Every
        connection is given up because of its silence, and replaced. Once packets pass, everything works again
        by itself, with settings as they are by default.
+
+`make soak-cases` keeps silent for two minutes; here packets pass again once every connection is given up.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 from typing import Any
 
 import pytest
@@ -24,6 +28,8 @@ from tests.support.stream import Stream, finish, refusal
 from tests.support.wait import wait_until
 
 RED_S = 15.0
+SILENT_S = 120.0 if os.environ.get("PAWL_SOAK_CASES") else 0.0
+"""How long no packet passes at least."""
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -37,6 +43,7 @@ async def health(api: Api, service: str = "") -> int:
 
 @pytest.mark.slow
 @pytest.mark.standalone
+@pytest.mark.timeout(60 + SILENT_S)
 @pytest.mark.spec("R-API-2", "R-STORE-7", "R-STORE-11")
 async def test_red_soon_and_green_again_by_itself(redis_server: RedisServer, redis_url: str) -> None:
     async with (
@@ -48,6 +55,7 @@ async def test_red_soon_and_green_again_by_itself(redis_server: RedisServer, red
         before = await read(handle)
         assert await health(api) == SERVING
         proxy.silence()
+        heals = asyncio.get_running_loop().time() + SILENT_S
 
         async def red() -> bool:
             return await health(api) == NOT_SERVING
@@ -68,6 +76,11 @@ async def test_red_soon_and_green_again_by_itself(redis_server: RedisServer, red
         assert silent.rose(before, c.STORE_RESETS, "listener") >= 1
         assert silent.get(c.STORE_OUTAGES) == 1
 
+        async def silent_for_long() -> bool:
+            assert [await health(api), await health(api, "pawl.liveness")] == [NOT_SERVING, SERVING]
+            return asyncio.get_running_loop().time() >= heals
+
+        await wait_until(silent_for_long, SILENT_S + RED_S, "packets have been lost for long enough")
         proxy.heal()
 
         async def green() -> bool:

@@ -1,6 +1,6 @@
 """C-33: a turn is handed out, and the answer that carries it is lost.
 
-Given  a client that polls, and turns with a lease as long as there is.
+Given  a client that polls, and turns with the longest lease that there is, an hour.
 Do     lose the answer to PollTurn: between server and client, and between Redis and server.
 Expect the turn to come back when the delivery time is over, not the lease, without an attempt, and to go to
        the next poll.
@@ -63,6 +63,31 @@ async def test_an_answer_that_does_not_reach_the_client_costs_no_attempt(
         record = quick_stored.record("a")
         assert (record.state, record.accepted) == (TURN_STATE_RUNNING, False)
         await taken_by_the_next_poll(quick_api, quick_stored, record.fence)
+
+
+@pytest.mark.spec("R-POLL-2", "R-LEASE-2")
+async def test_the_turn_is_back_after_five_seconds_and_not_before(
+    redis_server: RedisServer, redis_url: str
+) -> None:
+    """The settings are those that a server has by default; time is virtual."""
+    async with (
+        running(settings_for(redis_url, virtual_time=True)) as handle,
+        Api(handle.address) as api,
+        FaultProxy(handle.address) as proxy,
+        Api(proxy.url) as behind,
+    ):
+        stored = Stored(handle, redis_server)
+        proxy.down.drop(1, containing=MESSAGE)
+        await given(api)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await ByPolls(behind).poll()
+        lost = stored.record("a")
+        await api.advance(4_999)
+        assert stored.record("a").fence == lost.fence
+        assert await ByPolls(api, wait_ms=0).poll() is None
+        await api.advance(1)
+        await taken_by_the_next_poll(api, stored, lost.fence)
+    assert violations_everywhere(redis_server) == []
 
 
 @pytest.mark.spec("R-POLL-2", "R-LEASE-2", "R-STORE-4")

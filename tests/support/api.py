@@ -11,6 +11,8 @@ import grpc.aio
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
+from pawl.testing.v1.clock_service_pb2 import AdvanceRequest
+from pawl.testing.v1.clock_service_pb2_grpc import ClockServiceStub
 from pawl.v1.admin_service_pb2_grpc import AdminServiceStub
 from pawl.v1.event_service_pb2_grpc import EventServiceStub
 from pawl.v1.instance_service_pb2 import CreateInstanceRequest, InstanceSpec
@@ -62,6 +64,13 @@ class Api:
         """Creates an instance of the usual type; returns the instance."""
         request = CreateInstanceRequest(instance_id=instance_id, spec=spec(**fields))
         return (await self.instances.CreateInstance(request, timeout=CALL_S)).instance
+
+    async def advance(self, ms: int) -> None:
+        """Moves the clock of a server with virtual time, without waiting for the turn that runs."""
+        request = AdvanceRequest()
+        request.duration.FromMilliseconds(ms)
+        request.settle_timeout.FromMilliseconds(0)
+        await ClockServiceStub(self.channel).Advance(request, timeout=CALL_S)
 
     async def signal(
         self,

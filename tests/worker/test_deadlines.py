@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from pawl.testing.v1.clock_service_pb2 import AdvanceRequest
-from pawl.testing.v1.clock_service_pb2_grpc import ClockServiceStub
 from pawl.v1 import turn_service_pb2 as turns
 from pawl.v1.admin_service_pb2 import PutWorkflowTypeRequest
 from pawl.v1.turn_pb2 import TURN_STATE_EXPIRED, TURN_STATE_FAILED, Turn
@@ -29,14 +27,6 @@ WAYS: dict[str, Callable[[Api], Any]] = {
     "polls": ByPolls,
 }
 EXPIRED = Answer.refused("LEASE_ENDED", {"how": "expired"})
-
-
-async def advance(api: Api, ms: int) -> None:
-    """Moves the clock, without waiting for the turn that runs."""
-    request = AdvanceRequest()
-    request.duration.FromMilliseconds(ms)
-    request.settle_timeout.FromMilliseconds(0)
-    await ClockServiceStub(api.channel).Advance(request, timeout=CALL_S)
 
 
 async def shown(api: Api, turn: int = 1) -> Turn:
@@ -60,15 +50,15 @@ async def test_a_turn_is_lost_at_its_total_deadline(
         await put(api, total_timeout=20)
         await api.create("a")
         await api.send("a", "m1")
-        await advance(api, 5_000)
+        await api.advance(5_000)
         async with WAYS[way](api) as worker:
             turn = await worker.turn()
             assert turn.total_remaining.ToMilliseconds() == 15_000
             due = (await shown(api)).total_deadline
             assert due.ToMilliseconds() - turn.admit_time.ToMilliseconds() == 20_000
-            await advance(api, 14_999)
+            await api.advance(14_999)
             assert (await worker.do(turn, checkpoint("one"))).ok
-            await advance(api, 1)
+            await api.advance(1)
             assert await worker.do(turn, finish()) == EXPIRED
             if isinstance(worker, ByStream | ByClaim):
                 event = await (worker.stream if isinstance(worker, ByStream) else worker).event()
@@ -92,7 +82,7 @@ async def test_a_message_that_nobody_takes_in_time(redis_server: RedisServer, re
         first = await shown(api)
         assert first.expire_time.ToMilliseconds() - sent.admit_time.ToMilliseconds() == 20_000
         assert not first.HasField("total_deadline")
-        await advance(api, 20_000)
+        await api.advance(20_000)
         assert (await shown(api)).state == TURN_STATE_EXPIRED
         await api.send("a", "m2")
         async with ByStream(api) as worker:
