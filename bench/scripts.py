@@ -15,7 +15,7 @@ from typing import Any
 
 import redis.asyncio
 
-from bench.workloads import Sizes, percentiles
+from bench.common import Sizes, percentiles
 from pawl_server.domain.limits import Limits
 from pawl_server.embedded import EmbeddedServer, EmbeddedSettings
 from pawl_server.store import scripts_gen as scripts

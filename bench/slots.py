@@ -1,4 +1,5 @@
-"""A file of doubles shared by the driver and its workers: counters at the front, timestamps from TIMES on."""
+"""A file of doubles shared by the driver and its workers: counters at the front, timestamps from TIMES on,
+and counters of their own from RUNS on."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ STARTED, DONE, GO, MARK = 0, 1, 2, 3
 WORKER = 16
 """Counters of worker k begin at WORKER * (k + 1): each slot has one writer."""
 TIMES = 1024
+RUNS = 1 << 16
+"""Counters, one for each of the timestamps."""
 
 
 class Slots:

@@ -16,9 +16,9 @@ from typing import Any
 import click
 import grpc.aio
 
+from bench.common import Sizes
 from bench.fleet import Fleet
 from bench.scripts import run_scripts
-from bench.workloads import Sizes
 from pawl.v1 import event_service_pb2 as pb
 from pawl.v1.event_service_pb2_grpc import EventServiceStub
 from pawl_server.store import scripts_gen

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.slots import DONE, GO, MARK, STARTED, TIMES, WORKER, Slots
+from bench.slots import DONE, GO, MARK, RUNS, STARTED, TIMES, WORKER, Slots
 from pawl import Client, Worker, workflow
 
 BODY = {"text": "x" * 40}
@@ -68,12 +68,57 @@ async def stuck(ctx: Any, state: Any, message: Any) -> Any:
     return ctx.done(None)
 
 
+@workflow("bench-waiting", version="v1")
+async def waiting(ctx: Any, state: Any, message: dict[str, Any]) -> Any:
+    """W5: leaves the time at which it goes on after a wait."""
+    assert SLOTS is not None
+    SLOTS.add(BASE + STARTED)
+    got = await ctx.wait_for_signal("go")
+    SLOTS.set(TIMES + message["slot"], time.monotonic())
+    SLOTS.add(BASE + DONE)
+    return ctx.done(None, result=got.value)
+
+
+@workflow("bench-sleeping", version="v1")
+async def sleeping(ctx: Any, state: Any, message: dict[str, Any]) -> Any:
+    """W5t, W5b: sleeps until `at`, or for `seconds`; leaves when it goes on, and how often it did."""
+    assert SLOTS is not None
+    SLOTS.add(BASE + STARTED)
+    seconds = message.get("seconds") or max(0.001, message["at"] - time.time())
+    await ctx.sleep("nap", seconds)
+    SLOTS.set(TIMES + message["slot"], time.time())
+    SLOTS.add(RUNS + message["slot"])
+    SLOTS.add(BASE + DONE)
+    return ctx.done(None)
+
+
+@workflow("bench-timers", version="v1")
+async def timers(ctx: Any, state: Any, message: dict[str, Any]) -> Any:
+    """W5t: timers of the event loop, first after `seconds`, then every `pause`; says how late they are."""
+    loop = asyncio.get_running_loop()
+
+    async def run() -> list[float]:
+        first = loop.time() + message["seconds"]
+        return await asyncio.gather(*(_late(first + k * message["pause"]) for k in range(message["count"])))
+
+    return ctx.done(None, result=await ctx.step("timers", run))
+
+
+async def _late(due: float) -> float:
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(due - loop.time())
+    return time.monotonic() - due
+
+
+WORKFLOWS = [one, many, stuck, waiting, sleeping, timers]
+
+
 async def _main() -> None:
     assert SLOTS is not None
     slots = SLOTS
     await asyncio.to_thread(slots.wait, lambda: slots.get(GO) > 0, 600, lambda: None)
     async with Client() as client:
-        worker = Worker(client, workflows=[one, many, stuck], concurrency=int(sys.argv[2]))
+        worker = Worker(client, workflows=WORKFLOWS, concurrency=int(sys.argv[2]))
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: loop.create_task(worker.stop(0)))
         await worker.run()

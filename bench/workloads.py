@@ -1,24 +1,22 @@
-"""The workloads W1 to W4, W6, W7. Each returns one row and checks exact delivery."""
+"""The workloads W1 to W4, W6, W7, and how all are run. Each returns one row and checks exact delivery."""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any
 
+from bench.common import Row, Sizes, of_worker, percentiles, until, warm
 from bench.fleet import Fleet
 from bench.slots import DONE, GO, MARK, STARTED, TIMES, WORKER
+from bench.waiting import w5, w5b, w5t
 from bench.worker_main import many, one, stuck
 from pawl import Client, Message, Retention, WorkflowType
 from pawl.client import NewInstance
 from pawl.testing.running import Server
-
-Row = dict[str, Any]
 
 SOAK_INSTANCES = 100
 SOAK_PAUSE_S = 0.4
@@ -27,39 +25,6 @@ SOAK_STEP_S = 2.0
 """Engine time between two rounds."""
 SOAK_WARM_UP_S = 17 * 60.0
 """Engine time until memory must be steady: the life of a receipt, and two minutes."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much work; `quick` is for a look, not for a result."""
-
-    instances: int = 200
-    turns: int = 125
-    many_instances: int = 100
-    closed: int = 200
-    steps: int = 200
-    parked: int = 10_000
-    recoveries: int = 3
-
-
-QUICK = Sizes(instances=50, turns=20, many_instances=20, closed=30, steps=50, parked=1_000, recoveries=1)
-
-
-def percentiles(seconds: Iterable[float]) -> tuple[float, float]:
-    """p50 and p99 in ms."""
-    ordered = sorted(seconds)
-    return (
-        round(statistics.median(ordered) * 1e3, 3),
-        round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1e3, 3),
-    )
-
-
-def _worker(fleet: Fleet, slot: int, index: int = 0) -> float:
-    return fleet.slots.get(WORKER * (index + 1) + slot)
-
-
-async def _until(fleet: Fleet, ready: Callable[[], bool], seconds: float = 120) -> None:
-    await asyncio.to_thread(fleet.slots.wait, ready, seconds, fleet.alive)
 
 
 async def _admit(client: Client, prefix: str, sizes: Sizes) -> None:
@@ -108,10 +73,10 @@ async def w1(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
     await asyncio.sleep(1.0)  # the interpreter of the worker starts; it waits for GO
     usage, begin = Usage(fleet), time.monotonic()
     fleet.slots.set(GO, 1)
-    await _until(fleet, lambda: _worker(fleet, DONE) >= n)
+    await until(fleet, lambda: of_worker(fleet, DONE) >= n)
     seconds = time.monotonic() - begin
     row = usage.row(n)
-    exact = await _counts(client, "w1-", sizes) and _worker(fleet, STARTED) == n
+    exact = await _counts(client, "w1-", sizes) and of_worker(fleet, STARTED) == n
     return {
         "turns_per_s": round(n / seconds, 1),
         "admitted_per_s": round(n / admitted, 1),
@@ -125,39 +90,34 @@ async def w1b(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
     n = sizes.instances * sizes.turns
     fleet.start_worker()
     fleet.slots.set(GO, 1)
-    await _warm(fleet, client)
+    await warm(fleet, client)
     usage, begin = Usage(fleet), time.monotonic()
-    base = _worker(fleet, DONE)
+    base = of_worker(fleet, DONE)
     await _admit(client, "w1b-", sizes)
-    await _until(fleet, lambda: _worker(fleet, DONE) >= base + n)
+    await until(fleet, lambda: of_worker(fleet, DONE) >= base + n)
     seconds = time.monotonic() - begin
     row = usage.row(n)
-    exact = await _counts(client, "w1b-", sizes) and _worker(fleet, STARTED) == base + n
+    exact = await _counts(client, "w1b-", sizes) and of_worker(fleet, STARTED) == base + n
     return {"turns_per_s": round(n / seconds, 1), **row, "exact": exact}
-
-
-async def _warm(fleet: Fleet, client: Client) -> None:
-    for i in range(20):
-        await client.send(f"warm-{i}", {"n": 0}, create=one, wait=30)
 
 
 async def w2(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
     """Steps/s: turns of 20 steps."""
     fleet.start_worker()
     fleet.slots.set(GO, 1)
-    await _warm(fleet, client)
-    base = _worker(fleet, DONE)
+    await warm(fleet, client)
+    base = of_worker(fleet, DONE)
     usage, begin = Usage(fleet), time.monotonic()
     await client.send_many(
         [Message(f"w2-{i}", {"steps": 20}, id="m", create=many) for i in range(sizes.many_instances)]
     )
-    await _until(fleet, lambda: _worker(fleet, DONE) >= base + sizes.many_instances)
+    await until(fleet, lambda: of_worker(fleet, DONE) >= base + sizes.many_instances)
     seconds, steps = time.monotonic() - begin, sizes.many_instances * 20
     row = usage.row(steps)
     turns = await asyncio.gather(*(client.get_turn(f"w2-{i}", 1) for i in range(sizes.many_instances)))
     exact = (
         all(len(turn.steps) == 20 for turn in turns)
-        and _worker(fleet, STARTED) == base + sizes.many_instances
+        and of_worker(fleet, STARTED) == base + sizes.many_instances
     )
     return {
         "steps_per_s": round(steps / seconds, 1),
@@ -171,7 +131,7 @@ async def w3(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
     """Turn latency: one instance, each message sent when the turn before is done."""
     fleet.start_worker()
     fleet.slots.set(GO, 1)
-    await _warm(fleet, client)
+    await warm(fleet, client)
     times = []
     for i in range(sizes.closed):
         begin = time.perf_counter()
@@ -186,7 +146,7 @@ async def w4(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
     """Step latency: one turn of many steps; the limit of steps per turn is raised for it."""
     fleet.start_worker()
     fleet.slots.set(GO, 1)
-    await _warm(fleet, client)
+    await warm(fleet, client)
     await client.send("w4", {"steps": sizes.steps, "times": True}, id="m", create=many, wait=60)
     marks = [fleet.slots.get(TIMES + k) for k in range(sizes.steps + 1)]
     steps = [after - before for before, after in pairwise(marks)]
@@ -237,7 +197,7 @@ async def _three_turns(fleet: Fleet, client: Client, sizes: Sizes, used: Callabl
         )
     fleet.start_worker()
     fleet.slots.set(GO, 1)
-    await _until(fleet, lambda: _worker(fleet, DONE) >= 3 * sizes.parked, 300)
+    await until(fleet, lambda: of_worker(fleet, DONE) >= 3 * sizes.parked, 300)
     for i in range(sizes.parked - 1, 0, -sizes.parked // 10):
         await client.await_turn(f"w6-{i:09d}", 3, wait=30)
     return await used()
@@ -269,7 +229,7 @@ async def soak(fleet: Fleet, client: Client, minutes: float, tell: Callable[[Row
         ]
         await client.send_many(batch)
         number += 1
-        await _until(fleet, lambda done=number * SOAK_INSTANCES: _worker(fleet, DONE) >= done)
+        await until(fleet, lambda done=number * SOAK_INSTANCES: of_worker(fleet, DONE) >= done)
         await clock.advance(SOAK_STEP_S)
         samples.append((seconds, (await store.info("memory"))["used_memory"], fleet.memory("server")))
         if seconds >= told:
@@ -284,7 +244,7 @@ async def soak(fleet: Fleet, client: Client, minutes: float, tell: Callable[[Row
         before, after = (statistics.median(sample[column] for sample in part) for part in (early, late))
         row |= {f"{name}_early_bytes": round(before), f"{name}_late_bytes": round(after)}
         row[f"{name}_growth"] = round(after / before, 3)
-    return {**row, "exact": _worker(fleet, STARTED) == number * SOAK_INSTANCES}
+    return {**row, "exact": of_worker(fleet, STARTED) == number * SOAK_INSTANCES}
 
 
 def _socket(fleet: Fleet) -> str:
@@ -303,13 +263,13 @@ async def w7(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
             fleet.slots.set(WORKER * (index + 1) + MARK, 0)
         fleet.start_worker("first", index=0)
         await client.send(f"w7-{k}", {}, id="m", create=stuck)
-        await _until(fleet, lambda: _worker(fleet, MARK) > 0)
+        await until(fleet, lambda: of_worker(fleet, MARK) > 0)
         fleet.start_worker("second", index=1)
         await asyncio.sleep(1.5)  # it starts and connects
         killed = time.monotonic()
         fleet.kill("first")
-        await _until(fleet, lambda: _worker(fleet, MARK, 1) > 0)
-        times.append(_worker(fleet, MARK, 1) - killed)
+        await until(fleet, lambda: of_worker(fleet, MARK, 1) > 0)
+        times.append(of_worker(fleet, MARK, 1) - killed)
         await client.await_turn(f"w7-{k}", 1, wait=30)
         fleet.kill("second")
     turns = await asyncio.gather(*(client.get_turn(f"w7-{k}", 1) for k in range(sizes.recoveries)))
@@ -318,7 +278,8 @@ async def w7(fleet: Fleet, client: Client, sizes: Sizes) -> Row:
 
 
 WORKLOADS: dict[str, Callable[[Fleet, Client, Sizes], Awaitable[Row]]] = {
-    "W1": w1, "W1b": w1b, "W2": w2, "W3": w3, "W4": w4, "W6": w6, "W7": w7,
+    "W1": w1, "W1b": w1b, "W2": w2, "W3": w3, "W4": w4,
+    "W5": w5, "W5t": w5t, "W5b": w5b, "W6": w6, "W7": w7,
 }  # fmt: skip
 
 
