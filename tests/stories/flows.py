@@ -35,3 +35,18 @@ async def order(ctx: Context, state: dict[str, Any], message: dict[str, Any]) ->
     paid = await ctx.step("charge", charge)
     shipped = await ctx.step("ship", ship)
     return ctx.done({"paid": state["paid"] + paid}, result=shipped)
+
+
+@workflow("transfer", version="v1", initial_state={"sent": 0})
+async def transfer(ctx: Context, state: dict[str, Any], message: dict[str, Any]) -> Outcome:
+    """Sends money, never twice unseen. While the file `slow-bank` is there, the bank does not answer."""
+
+    async def send() -> str:
+        trace(f"send {message['amount']}")
+        while (FOLDER / "slow-bank").exists():  # noqa: ASYNC110 - another process removes it
+            await asyncio.sleep(0.01)
+        return "sent"
+
+    receipt = await ctx.step("send", send, on_restart="park")
+    await ctx.step("book", lambda: trace(f"book {receipt}"))
+    return ctx.done({"sent": state["sent"] + message["amount"]}, result=receipt)
