@@ -1,5 +1,8 @@
 """`python -m bench`: measures the workloads and prints one JSON line each.
 
+It fails if a message was lost or handled twice, and if durable timers are later than they may be although
+others left the machine alone.
+
 With --base COMMIT the same workloads run on that commit and on the working tree in turn, five rounds, and the
 medians and their ratio are printed. Rounds in which others used more than 15 % of a core are repeated, at
 most twice as many in all.
