@@ -53,7 +53,7 @@ async def engine(redis_server: RedisServer, redis_url: str) -> AsyncIterator[Eng
         await make("queued")
         for at in range(3):
             await engine.inbox.send(send_item("queued", f"m{at}", ttl_ms=600_000))
-        await engine.control.cancel(Target("queued", turn=2))
+        await engine.control.cancel(Target("queued", turn=2), force=False)
         yield engine
     assert violations_everywhere(redis_server) == []
 

@@ -412,7 +412,7 @@ def test_mutants_are_noticed_survive_or_never_come_back(
     """With a real worker on a few real tests."""
     one = next(one for one in every if one.name.endswith("put_type.lua body: never revision <= current"))
     harmless = replace(one, text="(revision < current or revision == current)")
-    write = next(one for one in every if "put_type.lua body: without redis.call('HSET'" in one.name)
+    write = next(one for one in every if "put_type.lua body: without redis.call('HSET', key" in one.name)
     source = scripts.sources[one.file]
     endless = replace(write, text=f"while 1 < 2 do end {source[write.start : write.end]}")
     with Pool(tool.ROOT, scripts.sources, [STORE_TESTS], 1) as pool:
