@@ -229,15 +229,16 @@ def answer(token: str, **fields: Any) -> turns.ResolveCallbackRequest:
     return turns.ResolveCallbackRequest(token=token, **fields)
 
 
-@pytest.mark.spec("R-CALLBACK-1", "R-CALLBACK-2", "R-CALLBACK-3")
+@pytest.mark.spec("R-CALLBACK-1", "R-CALLBACK-2", "R-CALLBACK-3", "R-CALLBACK-4")
 async def test_a_callback_is_answered_by_its_token(api: Api) -> None:
     await api.create("a")
     await api.send("a", "m1")
     async with ByPolls(api) as worker:
         turn = await worker.turn()
         await worker.do(turn, wait_signal("one", callback="call.1"))
-        assert (await turn_of(api)).wait.callback
+        waiting = (await turn_of(api)).wait
         token = turn.callback_base + "call.1"
+        assert (waiting.callback, waiting.callback_token) == (True, token)
         done = await api.turns.ResolveCallback(answer(token, value=json("yes"), sender=ANN))
         assert (done.instance_id, done.turn) == ("a", 1)
         assert await api.turns.ResolveCallback(answer(token, value=json("yes"))) == done

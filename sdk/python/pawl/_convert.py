@@ -160,6 +160,7 @@ def wait_of(message: signal_pb2.SignalWait) -> SignalWait:
         callback=message.callback,
         deadline=time_of(message.deadline),
         start_time=time_of(message.start_time),
+        callback_token=message.callback_token,
     )
 
 

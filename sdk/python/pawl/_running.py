@@ -95,10 +95,12 @@ class SignalWait:
     name: str
     """Name of the signal; empty for a callback."""
     callback: bool
-    """True if it waits for the callback of that key."""
+    """True if it waits for a callback."""
     deadline: datetime | None
     """When the wait is over without a signal; None for never."""
     start_time: datetime | None
+    callback_token: str = ""
+    """What `resolve_callback` takes; only for a callback, and only by `Client.get_turn`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pawl.v1.turn_pb2 import Turn
+from pawl_server.domain.callback import callback_base
 from pawl_server.domain.cursor import page_position, page_token, same_life
 from pawl_server.domain.errors import NotFound, Reason, Refused
 from pawl_server.engine import views
@@ -67,7 +68,12 @@ class Turns:
         record = instance_record(reply.record)
         if incarnation and incarnation != record.incarnation:
             raise NotFound("turn", name, incarnation, record.incarnation)
-        return views.turn(instance_id, record, turn_view(reply.view), steps=steps)
+        view = turn_view(reply.view)
+        shown = views.turn(instance_id, record, view, steps=steps)
+        if view.wait is not None and view.wait.callback_key:
+            base = callback_base(self._engine.namespace, instance_id, record.incarnation, turn)
+            shown.wait.callback_token = base + view.wait.callback_key
+        return shown
 
     async def list(
         self, instance_id: str, page_size: int, token: str, *, payloads: bool

@@ -26,19 +26,19 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from pawl.v1 import payload_pb2 as pawl_dot_v1_dot_payload__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14pawl/v1/signal.proto\x12\x07pawl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15pawl/v1/payload.proto\"N\n\tPrincipal\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12-\n\x05\x63lass\x18\x02 \x01(\x0e\x32\x17.pawl.v1.PrincipalClassR\x05\x63lass\"\xb8\x02\n\x06Signal\x12\x1b\n\tsignal_id\x18\x01 \x01(\tR\x08signalId\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12!\n\x0c\x63\x61llback_key\x18\x03 \x01(\tR\x0b\x63\x61llbackKey\x12&\n\x05value\x18\x04 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x05value\x12\x1a\n\x08rejected\x18\x05 \x01(\x08R\x08rejected\x12=\n\x0creceive_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0breceiveTime\x12*\n\x06sender\x18\x07 \x01(\x0b\x32\x12.pawl.v1.PrincipalR\x06sender\x12+\n\x11\x63onsumed_position\x18\x08 \x01(\x05R\x10\x63onsumedPosition\"\xc1\x01\n\nSignalWait\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n\x08\x63\x61llback\x18\x03 \x01(\x08R\x08\x63\x61llback\x12\x36\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x08\x64\x65\x61\x64line\x12\x39\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tstartTime*\x86\x01\n\x0ePrincipalClass\x12\x1f\n\x1bPRINCIPAL_CLASS_UNSPECIFIED\x10\x00\x12\x1a\n\x16PRINCIPAL_CLASS_PERSON\x10\x01\x12\x1b\n\x17PRINCIPAL_CLASS_SERVICE\x10\x02\x12\x1a\n\x16PRINCIPAL_CLASS_WORKER\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14pawl/v1/signal.proto\x12\x07pawl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15pawl/v1/payload.proto\"N\n\tPrincipal\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12-\n\x05\x63lass\x18\x02 \x01(\x0e\x32\x17.pawl.v1.PrincipalClassR\x05\x63lass\"\xb8\x02\n\x06Signal\x12\x1b\n\tsignal_id\x18\x01 \x01(\tR\x08signalId\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12!\n\x0c\x63\x61llback_key\x18\x03 \x01(\tR\x0b\x63\x61llbackKey\x12&\n\x05value\x18\x04 \x01(\x0b\x32\x10.pawl.v1.PayloadR\x05value\x12\x1a\n\x08rejected\x18\x05 \x01(\x08R\x08rejected\x12=\n\x0creceive_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0breceiveTime\x12*\n\x06sender\x18\x07 \x01(\x0b\x32\x12.pawl.v1.PrincipalR\x06sender\x12+\n\x11\x63onsumed_position\x18\x08 \x01(\x05R\x10\x63onsumedPosition\"\xe8\x01\n\nSignalWait\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n\x08\x63\x61llback\x18\x03 \x01(\x08R\x08\x63\x61llback\x12\x36\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x08\x64\x65\x61\x64line\x12\x39\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tstartTime\x12%\n\x0e\x63\x61llback_token\x18\x06 \x01(\tR\rcallbackToken*\x86\x01\n\x0ePrincipalClass\x12\x1f\n\x1bPRINCIPAL_CLASS_UNSPECIFIED\x10\x00\x12\x1a\n\x16PRINCIPAL_CLASS_PERSON\x10\x01\x12\x1b\n\x17PRINCIPAL_CLASS_SERVICE\x10\x02\x12\x1a\n\x16PRINCIPAL_CLASS_WORKER\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pawl.v1.signal_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRINCIPALCLASS']._serialized_start=681
-  _globals['_PRINCIPALCLASS']._serialized_end=815
+  _globals['_PRINCIPALCLASS']._serialized_start=720
+  _globals['_PRINCIPALCLASS']._serialized_end=854
   _globals['_PRINCIPAL']._serialized_start=89
   _globals['_PRINCIPAL']._serialized_end=167
   _globals['_SIGNAL']._serialized_start=170
   _globals['_SIGNAL']._serialized_end=482
   _globals['_SIGNALWAIT']._serialized_start=485
-  _globals['_SIGNALWAIT']._serialized_end=678
+  _globals['_SIGNALWAIT']._serialized_end=717
 # @@protoc_insertion_point(module_scope)

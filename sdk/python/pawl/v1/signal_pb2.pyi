@@ -137,12 +137,15 @@ class SignalWait(_message.Message):
     CALLBACK_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
+    CALLBACK_TOKEN_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     """Key of the step that waits."""
     name: _builtins.str
     """Name of the signal; empty for a callback."""
     callback: _builtins.bool
-    """True if it waits for the callback of that key."""
+    """True if it waits for a callback."""
+    callback_token: _builtins.str
+    """The token that ResolveCallback takes; only for a callback, and only by GetTurn."""
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
         """Engine time at which the wait is over without a signal; unset for never."""
@@ -159,10 +162,11 @@ class SignalWait(_message.Message):
         callback: _builtins.bool = ...,
         deadline: _timestamp_pb2.Timestamp | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
+        callback_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callback", b"callback", "deadline", b"deadline", "key", b"key", "name", b"name", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callback", b"callback", "callback_token", b"callback_token", "deadline", b"deadline", "key", b"key", "name", b"name", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
