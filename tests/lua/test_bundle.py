@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha1
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lupa import lua51
 
 from pawl_server.store.bundle import Bundle, LuaError, load_bundles
 from pawl_server.store.lua_header import Field, Move, Reply
@@ -140,3 +143,99 @@ def test_the_shipped_scripts_load_and_differ_from_the_guarded_ones() -> None:
         (bundle.header.oom == "reads") == bundle.text.startswith("#!lua flags=no-writes\n")
         for bundle in (*bundles.values(), *guarded.values())
     )
+
+
+RARE_LIB = """
+local COUNT = { made = 0 }
+
+local function often(x)
+  return x + 1
+end
+
+local function shared_by_rare(x)
+  return often(x) * 10
+end
+
+--!rare
+local function seldom(x, y)
+  if x == 0 then
+    return y
+  end
+  COUNT.made = COUNT.made + 1
+  return seldom(0, shared_by_rare(y))
+end
+
+-- A comment between the mark and the function.
+--!rare
+local function never(x)
+  return shared_by_rare(x) + seldom(0, x)
+end
+"""
+
+RARE_QUERY = """--- rare: uses what is rare.
+-- @reply OK(a int, b int)
+-- @oom   reads
+-- @spec  R-LEASE-1
+--!include rare
+return { 1, { { 'OK', often(1), ARGV[1] == 'y' and seldom(1, 2) + seldom(1, 2) or never and 0 } }, {} }
+"""
+
+
+def _run(text: str, *argv: str) -> list[int]:
+    lua: Any = lua51.LuaRuntime()
+    body = text.partition("\n")[2]
+    given = ", ".join(repr(arg) for arg in argv)
+    result = lua.execute(f"local KEYS, ARGV = {{ '{{x}}meta' }}, {{ {given} }}\n{body}")
+    return [int(result[2][1][at]) for at in (2, 3)]
+
+
+def test_rare_helpers_are_made_when_they_are_called(tmp_path: Path) -> None:
+    changes = {"lib/rare.lua": RARE_LIB, "queries/rare.lua": RARE_QUERY}
+    text = load_bundles(write(tmp_path, changes))["rare"].text
+    plain = load_bundles(
+        write(tmp_path / "plain", {**changes, "lib/rare.lua": RARE_LIB.replace("--!rare\n", "")})
+    )["rare"].text
+    assert _run(text, "y") == _run(plain, "y") == [2, 60]
+    assert _run(text, "n") == _run(plain, "n") == [2, 0]
+    outside = text[: text.index("local function rarely1")]
+    assert "local function often" in outside
+    assert "shared_by_rare" not in outside, "what only rare helpers use is made with them"
+    assert "local COUNT" not in outside
+    assert "rarely" not in plain
+
+
+def test_rare_helpers_that_use_too_much_are_made_in_groups(tmp_path: Path) -> None:
+    used = "\n".join(f"local function u{n}() return {n} end" for n in range(90))
+    calls = [" + ".join(f"u{n}()" for n in range(first, first + 45)) for first in (0, 45)]
+    rare = "\n".join(f"--!rare\nlocal function r{at}() return {call} end" for at, call in enumerate(calls))
+    everything = " + ".join(f"u{n}()" for n in range(90))
+    query = RARE_QUERY.partition("return")[0] + (
+        f"return {{ 1, {{ {{ 'OK', r0(), r1() }} }}, {{ {everything} }} }}\n"
+    )
+    made = load_bundles(write(tmp_path, {"lib/rare.lua": f"{used}\n{rare}\n", "queries/rare.lua": query}))[
+        "rare"
+    ].text
+    assert _run(made) == [sum(range(45)), sum(range(45, 90))]
+    assert "rarely2" in made
+
+
+@pytest.mark.parametrize(
+    ("rare", "why"),
+    [
+        ("--!rare\nlocal TABLE = {}\n", "rare.lua:1: --!rare stands before a function"),
+        (
+            "\n".join(f"local function u{n}() return {n} end" for n in range(70))
+            + "\n--!rare\nlocal function often(x) return "
+            + " + ".join(f"u{n}()" for n in range(70))
+            + " end\n",
+            "often uses more than 60 helpers",
+        ),
+    ],
+)
+def test_what_can_not_be_rare(tmp_path: Path, rare: str, why: str) -> None:
+    every = " + ".join(f"u{n}()" for n in range(70)) if "u69" in rare else "TABLE"
+    query = RARE_QUERY.partition("return")[0] + (
+        f"return {{ 1, {{ {{ 'OK', often and often(1) or 0, 0 }} }}, {{ {every} }} }}\n"
+    )
+    with pytest.raises(LuaError, match=re.escape(why)):
+        load_bundles(write(tmp_path, {"lib/rare.lua": rare, "queries/rare.lua": query}))

@@ -4,6 +4,10 @@ One bundle = shebang line, preamble, the top-level definitions of lua/lib that t
 helper in a script costs time on every call, used or not, so unused definitions are left out and constants
 that are numbers are written in place of their names. Comments and blank lines go too, so that a new comment
 keeps the SHA. `Bundle.locate` maps a line that Redis names in an error back to its source line.
+
+To make a closure of a helper costs time on every call, too, whether it is called or not. A helper behind a
+line `--!rare` in its lib is made when it is first called, together with everything that only such helpers
+use: they stand inside one function, which replaces the stub that stands for each of them until then.
 """
 
 import re
@@ -30,6 +34,12 @@ _STRING_OR_NAME = re.compile(
 _LOOP = re.compile(r"for at = FIRST, LAST, STRIDE do\b")
 _PREAMBLE = Path("<preamble>")
 
+RARE = "--!rare"
+"""Stands before a helper that few calls of a script need."""
+
+MAX_UPVALUES = 60
+"""Names of outer functions that a function of Lua 5.1 may use."""
+
 
 @dataclass(frozen=True)
 class Definition:
@@ -39,6 +49,8 @@ class Definition:
     path: Path
     lines: tuple[Numbered, ...]
     uses: frozenset[str]
+    rare: bool = False
+    """Whether it is made only when it is called."""
 
     @property
     def number(self) -> str:
@@ -127,14 +139,15 @@ def make_bundle(
             kept.append((number, line))
     expanded = _expand_items(header, code_lines(path, kept))
     available = _available(path, included, libs)
-    definitions = _shake(_identifiers(line for _, line in expanded), available)
+    used = _identifiers(line for _, line in expanded)
+    definitions = _shake(used, available)
 
     flags = OOM_FLAGS[header.oom]
     before = [f"#!lua flags={flags}" if flags else "#!lua", "local T = string.sub(KEYS[1], 1, -5)"]
     before += guard(header).splitlines() if guard else []
     lines: list[tuple[SourceLine, str]] = [((_PREAMBLE, 0), line) for line in before]
     numbers = {one.name: one.number for one in definitions if one.number}
-    lines += _emit(definitions, numbers)
+    lines += _emit_apart(path, definitions, used, numbers)
     lines += [((_PREAMBLE, 0), line) for line in _argument_locals(header)]
     lines += [((path, number), _inline(line, numbers)) for number, line in expanded]
     source = "\n".join(line for _, line in lines) + "\n"
@@ -165,7 +178,11 @@ def parse_lib(path: Path, text: str) -> Lib:
     """Splits a lib into its top-level definitions. Raises LuaError for anything else at the top level."""
     includes: list[str] = []
     kept: list[Numbered] = []
+    marks: list[int] = []
     for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() == RARE:
+            marks.append(number)
+            continue
         names = parse_include(path, number, line)
         includes += names
         if not names:
@@ -175,9 +192,14 @@ def parse_lib(path: Path, text: str) -> Lib:
     while rest:
         size, name = _definition_size(path, rest)
         lines = tuple(rest[:size])
+        rare = bool(marks) and marks[0] < lines[0][0]
+        if rare and not lines[0][1].startswith("local function "):
+            raise LuaError(path, marks[0], f"{RARE} stands before a function")
+        marks = marks[1:] if rare else marks
         if any(one.name == name for one in definitions):
             raise LuaError(path, lines[0][0], f"{name} is defined twice")
-        definitions.append(Definition(name, path, lines, _identifiers(line for _, line in lines) - {name}))
+        uses = _identifiers(line for _, line in lines) - {name}
+        definitions.append(Definition(name, path, lines, uses, rare))
         rest = rest[size:]
     return Lib(path.stem, path, tuple(includes), tuple(definitions))
 
@@ -282,6 +304,75 @@ def _emit(definitions: Iterable[Definition], numbers: Mapping[str, str]) -> list
     """The lines of the definitions that remain definitions, with the numbers in place."""
     chosen = ((one.path, number, line) for one in definitions if not one.number for number, line in one.lines)
     return [((path, number), _inline(line, numbers)) for path, number, line in chosen]
+
+
+def _emit_apart(
+    path: Path, definitions: Sequence[Definition], used: Iterable[str], numbers: Mapping[str, str]
+) -> list[tuple[SourceLine, str]]:
+    """The same, with what only rare definitions use inside a function of its own. Raises LuaError."""
+    by_name = {one.name: one for one in definitions if not one.number}
+    often: set[str] = set()
+    entries: set[str] = set()
+    todo = [name for name in used if name in by_name]
+    while todo:
+        name = todo.pop()
+        if by_name[name].rare:
+            entries.add(name)
+        elif name not in often:
+            often.add(name)
+            todo += [use for use in by_name[name].uses if use in by_name]
+    if not entries:
+        return _emit(definitions, numbers)
+    names = [one.name for one in definitions if one.name in entries]
+    lines = [_apart(f"local {', '.join(names)}")]
+    lines += _emit((one for one in definitions if one.name in often), numbers)
+    for number, group in enumerate(_groups(path, names, by_name, often), start=1):
+        lines.append(_apart(f"local function rarely{number}()"))
+        for one in group:
+            first, *others = _emit([one], numbers)
+            text = first[1].removeprefix("local ") if one.name in entries else first[1]
+            lines += [(first[0], text), *others]
+        lines.append(_apart("end"))
+        lines += [
+            _apart(f"{one.name} = function(...) rarely{number}() return {one.name}(...) end")
+            for one in group
+            if one.name in entries
+        ]
+    return lines
+
+
+def _groups(
+    path: Path, entries: Sequence[str], by_name: Mapping[str, Definition], often: set[str]
+) -> list[list[Definition]]:
+    """Rare helpers that are made together, with all that only rare ones use, in the order of their sources.
+
+    A function can use so many names of outer ones, hence several groups. Raises LuaError.
+    """
+    outside = often | set(entries)
+    groups: list[set[str]] = []
+
+    def fits(group: set[str]) -> bool:
+        used = {use for name in group for use in by_name[name].uses if use in outside}
+        return len(used | {"T"} | (group & outside)) <= MAX_UPVALUES
+
+    for entry in entries:
+        alone, todo = {entry}, [*by_name[entry].uses]
+        while todo:
+            name = todo.pop()
+            if name in by_name and name not in outside and name not in alone:
+                alone.add(name)
+                todo += by_name[name].uses
+        if groups and fits(groups[-1] | alone):
+            groups[-1] |= alone
+        elif fits(alone):
+            groups.append(alone)
+        else:
+            raise LuaError(path, 1, f"{entry} uses more than {MAX_UPVALUES} helpers, too many for a rare one")
+    return [[one for one in by_name.values() if one.name in group] for group in groups]
+
+
+def _apart(text: str) -> tuple[SourceLine, str]:
+    return ((_PREAMBLE, 0), text)
 
 
 def _inline(line: str, numbers: Mapping[str, str]) -> str:

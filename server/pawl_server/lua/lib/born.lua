@@ -11,6 +11,7 @@ end
 
 -- `words` is the correlation key and the tags, each followed by a zero byte. `dead` is the last life of the id, if any:
 -- turns and events go on counting from there.
+--!rare
 local function born(id, now, type, version, digest, state, lease_ms, max_attempts, retry, words, request_id, dead)
   local u = UNITS[id]
   u.r = record_new(meta_incarnation(), 1)

@@ -76,7 +76,7 @@ local function claim_next(tv, now, server, conn, delivery_ms)
         local message = unit_get(u, r[HEAD] .. '.m')
         if message then
           if r[BYTES] == 0 then
-            r[BYTES] = #message + signals_bytes(u, r[HEAD])
+            r[BYTES] = #message + (r[SIGNALLED] > 0 and signals_bytes(u, r[HEAD]) or 0)
           end
           lease_open(u, now, conn, delivery_ms)
           return claim_view(u)

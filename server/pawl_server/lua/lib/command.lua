@@ -15,6 +15,7 @@ local function command_received(u, turn, position, outcome)
   return step and { 'OK', position, 0, 0, outcome, step[4] } or { 'ALREADY' }
 end
 
+--!rare
 local function command_repeat(u, turn, digest, last_digest, word, answer1, answer2)
   if digest ~= last_digest then
     return { 'BODY_CONFLICT' }
@@ -30,6 +31,7 @@ local function command_repeat(u, turn, digest, last_digest, word, answer1, answe
   return { 'OK' }
 end
 
+--!rare
 local function command_finished(u, turn, fence, n, digest)
   local h = receipt_get(u, turn)
   if not h or h[R_FENCE] ~= fence or fence <= 0 then
@@ -100,6 +102,7 @@ local function command_end(u, how, server)
 end
 
 -- A command that would let a turn complete or wait: one that is to be cancelled ends by it, and the reply says so. Else nil.
+--!rare
 local function command_cancel(u, now, server)
   if u.r[STATE] ~= CANCELLING then
     return nil

@@ -128,6 +128,7 @@ local function unit_write_waiters(server)
   end
 end
 
+--!rare
 local function unit_write_feed(feed)
   if feed.id then
     redis.call('XADD', T .. 'feed', 'MINID', '~', feed.from, feed.id, 'e', feed.entry)

@@ -20,6 +20,7 @@ local function dead_id(id)
 end
 
 -- The last life of an id, if it was deleted within the last day.
+--!rare
 local function dead_get(id, now)
   local raw = redis.call('HGET', T .. 'dead', id)
   local ok, dead = false, nil

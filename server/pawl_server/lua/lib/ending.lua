@@ -4,6 +4,7 @@
 local HOW_CANCELLED = 9
 
 -- Ends the head. Its message, steps and last failure stay readable; the instance keeps its state.
+--!rare
 local function head_end(u, now, server, state, event, detail)
   local r = u.r
   local turn = r[HEAD]
@@ -36,6 +37,7 @@ local function tombstone(u, turn, now, state, message_id, digest, admitted)
 end
 
 -- Ends the head as CANCELLED at once. Who holds it is told, also if that is the caller.
+--!rare
 local function head_cancel(u, now, server, comment)
   local r = u.r
   if HELD[r[STATE]] then
@@ -45,6 +47,7 @@ local function head_cancel(u, now, server, comment)
 end
 
 -- Ends a queued turn behind the head: only a receipt stays.
+--!rare
 local function queued_end(u, now, server, turn, state, event, detail)
   local r = u.r
   local m = unit_table(u, turn .. '.m') or { 1, '', '', '', '', 0 }

@@ -15,7 +15,9 @@ local HOW_WAITING = 10
 local function lease_end(u, how)
   local r = u.r
   DUE['lease:' .. u.id] = false
-  operation_rest(u)
+  if r[OP] > OP_LEFT then
+    operation_rest(u)
+  end
   r[HOW] = how
   r[CONN] = 0
   r[DEADLINE] = 0

@@ -80,6 +80,7 @@ local function history_read(u, turn, last, part)
 end
 
 -- With `above` only what is above the limits, whatever its age.
+--!rare
 local function history_trim_payloads(u, now, limit, above)
   local r = u.r
   local settings = type_load(unit_type(u))
@@ -119,6 +120,7 @@ local function history_trim_receipts(u, now, limit)
 end
 
 -- Trims at most `limit` turns of each tier; the answer is how many were trimmed.
+--!rare
 local function history_trim(u, now, limit)
   local trimmed = history_trim_payloads(u, now, limit)
   trimmed = trimmed + history_trim_receipts(u, now, limit)
@@ -152,6 +154,7 @@ local function history_next(u, now, pause)
 end
 
 -- Keeps one `gc` entry while there is something left to trim.
+--!rare
 local function history_arm(u, now, pause)
   local at = history_next(u, now, pause) or 0
   if at ~= u.r[GC_AT] then

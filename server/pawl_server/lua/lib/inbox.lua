@@ -68,6 +68,7 @@ local function inbox_unexpire(u, turn)
 end
 
 -- Moves the head past tombstones, some at a time; `u.passed` says so.
+--!rare
 local function inbox_pass(u, now)
   local r = u.r
   if r[STATE] == BEHIND then

@@ -44,6 +44,7 @@ local function operation_keep(u, o)
 end
 
 -- The step runs no more.
+--!rare
 local function operation_rest(u)
   local r = u.r
   if r[OP] > OP_LEFT then
@@ -53,6 +54,7 @@ local function operation_rest(u)
 end
 
 -- The step is saved, or its turn is over.
+--!rare
 local function operation_drop(u)
   local r = u.r
   operation_rest(u)

@@ -41,6 +41,7 @@ local function attempt_uncertain(u, now)
 end
 
 -- The step that runs is out of time: the attempt fails, whoever is still at work on it.
+--!rare
 local function operation_over(u, now, server)
   local r = u.r
   local turn, fence, conn = r[HEAD], r[FENCE], r[CONN]
@@ -66,6 +67,7 @@ local function operation_over(u, now, server)
 end
 
 -- The turn is out of time: it fails for good whatever it does, and so does the attempt that runs.
+--!rare
 local function total_over(u, now)
   local r = u.r
   local reason, message = 'TOTAL_DEADLINE', 'the turn had not finished in its time'

@@ -98,6 +98,7 @@ end
 local BY_POLICY = 1 -- in place of a comment
 
 -- The turn fails for good: it blocks its inbox, unless the policy says otherwise.
+--!rare
 local function attempt_exhausted(u, now, server, reason)
   local state = exhausted_state(u)
   transition(u, FAILED)

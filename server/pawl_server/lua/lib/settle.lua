@@ -36,6 +36,7 @@ end
 
 -- Messages whose time to live is over. A head that is on its way to a worker, or given back by one, is looked at again when
 -- that is over.
+--!rare
 local function settle_expired(u, now, server)
   local r = u.r
   local found, upcoming = settle_take(u, 'x:', now)
@@ -73,6 +74,7 @@ end
 -- Delayed messages that are due, in order of due time and arrival. `l:<id>` has them as 16 digits of arrival and message id,
 -- `q:<message id>` is a msgpack array (version, message id, digest, blob, origin, engine ms of arrival, due, arrival digits,
 -- time to live in ms or 0).
+--!rare
 local function settle_due(u, now, server)
   local r = u.r
   local found, upcoming = settle_take(u, 'l:', now)
@@ -110,6 +112,7 @@ end
 
 -- Heads that are out of time, some after each other where the policy lets the inbox go on. A time to live that was over before
 -- comes first.
+--!rare
 local function settle_total(u, now, server)
   local r = u.r
   for _ = 1, LATE_LIMIT do
@@ -137,6 +140,7 @@ local function settle_before_claim(u, now, server)
 end
 
 -- What only few instances have to do.
+--!rare
 local function settle_late(u, now, server)
   local r = u.r
   if r[STATE] == BEHIND then

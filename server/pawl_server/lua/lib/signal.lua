@@ -27,6 +27,7 @@ local function signal_field(turn, at)
 end
 
 -- Bytes of the values that a turn has not consumed.
+--!rare
 local function signals_bytes(u, turn)
   local g, bytes = signals_of(u, turn) or {}, 0
   for at = 2, #g do

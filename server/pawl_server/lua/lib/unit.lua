@@ -40,6 +40,7 @@ local function unit_load(id, ...)
 end
 
 -- The reply for an instance that could not be loaded. A damaged one is never taken for an absent one, and stops no other.
+--!rare
 local function unit_absent()
   if MISSING.damaged then
     return { 'DAMAGED' }

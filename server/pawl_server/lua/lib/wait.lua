@@ -30,6 +30,7 @@ local function wait_save(u, now, key, callback, value, digest, at, outcome)
 end
 
 -- The end of the head's wait has come. If it can't be read, the handler waits anew.
+--!rare
 local function wait_timed_out(u, now)
   local w = unit_table(u, 'w')
   if w then
