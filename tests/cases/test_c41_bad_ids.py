@@ -26,13 +26,25 @@ from pawl.v1 import message_service_pb2 as messages
 from pawl.v1 import turn_service_pb2 as turns
 from pawl.v1 import worker_service_pb2 as workers
 from pawl.v1.error_pb2 import Reason
-from pawl.v1.workflow_type_pb2 import WorkflowType
+from pawl.v1.failure_pb2 import Failure
+from pawl.v1.workflow_type_pb2 import RetryPolicy, WorkflowType
 from pawl_server.app import Handle
+from pawl_server.domain.callback import callback_base
 from pawl_server.domain.lease import Lease
 from tests.support.api import Api, Problem, json, refusal_of, spec
 from tests.support.redis_server import RedisServer
 from tests.support.stored import Stored
-from tests.support.stream import Stream, checkpoint, fail, finish, refusal, started
+from tests.support.stream import (
+    UNNUMBERED,
+    Stream,
+    checkpoint,
+    fail,
+    finish,
+    refusal,
+    report_progress,
+    start_operation,
+    started,
+)  # fmt: skip
 from tests.support.wait import wait_until
 
 BAD = ("", "x" * 129, "größe", "a{b}", "a:b", "a b", " a", "a/b", "a\n", "a\0b", "\U0001f600")
@@ -44,7 +56,7 @@ GOOD = ("x" * 128, "A.z_0-9", "-", ".")
 
 CONTROLS = (
     *("PauseInstance", "ResumeInstance", "WakeInstance", "DeleteInstance"),
-    *("RetryTurn", "SkipTurn", "ParkTurn", "CancelTurn", "RedriveParked"),
+    *("RetryTurn", "SkipTurn", "ParkTurn", "CancelTurn", "RedriveParked", "ResolveStep"),
 )
 
 
@@ -95,6 +107,8 @@ def _control(service: str, method: str, name: str, api: Api, value: str) -> Any:
         request.turn = 1
     if service == "messages":
         request.message_id = "m"
+    if method == "ResolveStep":
+        request.key, request.retry = "one", True
     setattr(request, name, value)
     return getattr(getattr(api, service), method)(request)
 
@@ -109,6 +123,31 @@ def _signal(method: str, name: str, api: Api, value: str) -> Any:
         request.turn = 1
     setattr(request, name, value)
     return getattr(api.turns, method)(request)
+
+
+def _failure(reason: str, cause: str = "") -> Failure:
+    """A failure; with a `cause` one that another one of that reason led to."""
+    return Failure(reason=reason, cause=Failure(reason=cause)) if cause else Failure(reason=reason)
+
+
+def _answer(key: str, **fields: Any) -> turns.ResolveCallbackRequest:
+    """A result for a callback of a turn that never was."""
+    return turns.ResolveCallbackRequest(token=callback_base("default", "nobody", 1, 1) + key, **fields)
+
+
+def _resolve(**fields: Any) -> turns.ResolveStepRequest:
+    return turns.ResolveStepRequest(**{"instance_id": "a", "turn": 1, "key": "one", **fields})
+
+
+def _retry(reason: str) -> RetryPolicy:
+    """A policy with a second reason that is not worth another attempt."""
+    return RetryPolicy(non_retryable_reasons=["FINE", reason])
+
+
+def _redrive_all(name: str, api: Api, value: str) -> Any:
+    request = turns.RedriveAllParkedRequest(workflow_type="t")
+    setattr(request, name, value)
+    return _first(api.turns.RedriveAllParked(request))
 
 
 def _list_by(name: str, api: Api, value: str) -> Any:
@@ -214,11 +253,34 @@ FIELDS = (
             ("turns", "ParkTurn"),
             ("turns", "CancelTurn"),
             ("turns", "RedriveParked"),
+            ("turns", "ResolveStep"),
             ("messages", "CancelMessage"),
         )
         for name in ("instance_id", "request_id")
     ),
     Field("message_id", partial(_control, "messages", "CancelMessage", "message_id")),
+    Field("key", partial(_control, "turns", "ResolveStep", "key")),
+    Field("failure.reason", lambda api, v: api.turns.ResolveStep(_resolve(failure=_failure(v)))),
+    Field(
+        "failure.cause.reason",
+        lambda api, v: api.turns.ResolveStep(_resolve(failure=_failure("FINE", v))),
+        optional=True,
+    ),
+    Field("token", lambda api, v: api.turns.ResolveCallback(_answer(v, value=json("1")))),
+    Field("failure.reason", lambda api, v: api.turns.ResolveCallback(_answer("k", failure=_failure(v)))),
+    Field("workflow_type", partial(_redrive_all, "workflow_type"), RESERVED_TYPES),
+    Field("instance_id", partial(_redrive_all, "instance_id"), RESERVED_IDS, optional=True),
+    Field("reason", partial(_redrive_all, "reason"), optional=True),
+    Field(
+        "spec.retry.non_retryable_reasons[1]",
+        lambda api, v: api.instances.CreateInstance(_create(spec=spec(retry=_retry(v)))),
+    ),
+    Field(
+        "workflow_type.retry.non_retryable_reasons[1]",
+        lambda api, v: api.admin.PutWorkflowType(
+            admin.PutWorkflowTypeRequest(workflow_type=WorkflowType(name="t", retry=_retry(v)))
+        ),
+    ),
     Field(
         "message_id",
         lambda api, v: api.messages.AwaitTurn(messages.AwaitTurnRequest(instance_id="a", message_id=v)),
@@ -299,6 +361,9 @@ HELLO_FIELDS: dict[str, Callable[[str], workers.WorkHello]] = {
     "hello.workflows[0].workflow_type": lambda v: _hello(workflows=[_ref(workflow_type=v)]),
     "hello.workflows[0].version": lambda v: _hello(workflows=[_ref(version=v)]),
     "hello.workflows[0].settings.name": lambda v: _hello(workflows=[_ref(settings=WorkflowType(name=v))]),
+    "hello.workflows[0].settings.retry.non_retryable_reasons[1]": lambda v: _hello(
+        workflows=[_ref(settings=WorkflowType(retry=_retry(v)))]
+    ),
 }
 COMMAND_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "checkpoint.key": checkpoint,
@@ -306,6 +371,15 @@ COMMAND_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "finish.last_step.key": lambda v: finish(step=(v, b"out")),
     "finish.last_step.kind": lambda v: {"finish": workers.Finish(last_step=_step(kind=v))},
     "fail.failure.reason": fail,
+    "fail.failure.cause.reason": lambda v: {"fail": workers.Fail(failure=_failure("FINE", v))},
+    "fail.step_key": lambda v: {"fail": workers.Fail(failure=_failure("FINE"), step_key=v)},
+    "fail.step_retry.non_retryable_reasons[1]": lambda v: {
+        "fail": workers.Fail(failure=_failure("FINE"), step_key="one", step_retry=_retry(v))
+    },
+    "fail.last_progress.key": lambda v: fail(last=workers.ReportProgress(position=1, key=v, sequence=1)),
+    "start_operation.key": lambda v: start_operation(key=v),
+    "start_operation.kind": lambda v: start_operation(kind=v),
+    "report_progress.key": lambda v: report_progress(key=v),
     "sleep.key": lambda v: {"sleep": workers.Sleep(key=v, duration=Duration(seconds=1))},
     "defer.reason": lambda v: {"defer": workers.Defer(reason=v, delay=Duration(seconds=1))},
     "wait_signal.key": lambda v: {"wait_signal": workers.WaitSignal(key=v, name="go")},
@@ -316,6 +390,9 @@ MAY_BE_EMPTY = (
     "hello.workflows[0].settings.name",
     "checkpoint.kind",
     "finish.last_step.kind",
+    "fail.failure.cause.reason",
+    "fail.step_key",
+    "start_operation.kind",
     "defer.reason",
     "wait_signal.callback_key",
 )
@@ -338,6 +415,9 @@ NO_IDS = {
     "pawl.v1.WatchNamespaceRequest.cursor",
     "pawl.v1.Principal.name",
     "pawl.v1.ResolveCallbackRequest.token",
+    "pawl.v1.Progress.phase",
+    "pawl.v1.Progress.unit",
+    "pawl.v1.RedriveAllParkedRequest.comment",
     *(f"pawl.v1.{call}Request.comment" for call in (*CONTROLS, "CancelMessage") if call != "DeleteInstance"),
 }
 """Text of requests that is no id."""
@@ -363,6 +443,13 @@ IDS = {
     "pawl.v1.Checkpoint.key",
     "pawl.v1.Checkpoint.kind",
     "pawl.v1.Failure.reason",
+    "pawl.v1.Fail.step_key",
+    "pawl.v1.RetryPolicy.non_retryable_reasons",
+    "pawl.v1.StartOperation.key",
+    "pawl.v1.StartOperation.kind",
+    "pawl.v1.ReportProgress.key",
+    "pawl.v1.ResolveStepRequest.key",
+    *(f"pawl.v1.RedriveAllParkedRequest.{name}" for name in ("workflow_type", "instance_id", "reason")),
     "pawl.v1.InstanceSpec.tags",
     "pawl.v1.InstanceSpec.correlation_key",
     "pawl.v1.ListInstancesRequest.tag",
@@ -459,7 +546,8 @@ async def test_a_command_with_a_bad_id_is_refused_and_changes_nothing(api: Api, 
         before = stored.record("a")
         for path, action in COMMAND_FIELDS.items():
             for value in BAD[path in MAY_BE_EMPTY :]:
-                result = await stream.command(turn, action(value), n=2)
+                command = action(value)
+                result = await stream.command(turn, command, n=0 if command.keys() & set(UNNUMBERED) else 2)
                 assert refusal(result) == ("INVALID_FIELD", {"field": path}), value
         assert stored.record("a") == before
         assert refusal(await stream.command(turn, finish(step=("one", b"out")), n=2))[0] == ""
