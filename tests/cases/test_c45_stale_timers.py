@@ -1,6 +1,7 @@
 """C-45: timers that outlive what they were set for.
 
-Given  instances with a retry timer, a sleep, a wait, a deferral, a lease, delayed and expiring messages.
+Given  instances with a retry timer, a sleep, a wait, a deferral, a lease, a registered step, a cancellation
+       under way, deadlines of their type, delayed and expiring messages.
 Do     cancel or delete what the timers are for, put them back as an older snapshot would, let them all fire;
        fire timers of things that never were; delete 3,000 instances with timers of every kind.
 Expect each stale firing changes nothing and is counted, the server lives on, and no timer is left behind.
@@ -59,6 +60,37 @@ def expiring(driver: Driver) -> None:
     driver.send("a", b"1", ttl_ms=1_000)
 
 
+def at_work(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.take().start()
+
+
+def beating(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.take().start(heartbeat_ms=1_000)
+
+
+def cancelling(driver: Driver) -> None:
+    driver.send("a", b"1")
+    driver.take()
+    driver.cancel()
+
+
+def limited(driver: Driver) -> None:
+    driver.put_type(total_timeout_ms=1_000)
+    driver.send("a", b"1")
+
+
+def limited_at_work(driver: Driver) -> None:
+    limited(driver)
+    driver.take().start()
+
+
+def queue_limited(driver: Driver) -> None:
+    driver.put_type(queue_timeout_ms=1_000)
+    driver.send("a", b"1")
+
+
 KINDS: dict[str, Callable[[Driver], None]] = {
     "backoff": retrying,
     "sleep": asleep,
@@ -67,7 +99,14 @@ KINDS: dict[str, Callable[[Driver], None]] = {
     "lease": leased,
     "delayed": delayed,
     "expiry": expiring,
+    "operation": at_work,
+    "operation heartbeat": beating,
+    "cancel": cancelling,
+    "total": limited,
+    "total operation": limited_at_work,
+    "expiry queue": queue_limited,
 }
+"""By the kind of the timer, the first word."""
 
 
 def cancel(driver: Driver) -> None:
@@ -107,8 +146,9 @@ def test_a_timer_of_something_that_has_ended_changes_nothing(
     driver: Driver, kind: str, end: Callable[[Driver], None]
 ) -> None:
     KINDS[kind](driver)
-    due = driver.due()
+    kind, due = kind.partition(" ")[0], driver.due()
     assert f"{kind}:a" in due
+    driver.put_type()  # what comes now has no deadlines of its type
     end(driver)
     # While something else waits, the timer of what could expire stays, and finds nothing.
     lazy = kind == "expiry" and end is move_on
@@ -117,7 +157,9 @@ def test_a_timer_of_something_that_has_ended_changes_nothing(
     put_back(driver, due)
     driver.later(60_000)
     replies = driver.expire()
-    assert [(reply.word, reply.kind, reply.id) for reply in replies] == [("STALE", kind, "a")]
+    assert [(reply.word, f"{reply.kind}:{reply.id}") for reply in replies] == [
+        ("STALE", member) for member in sorted(due, key=lambda one: (due[one], one))
+    ]
     assert lazy or driver.state() == sound
     assert driver.expire() == []
     assert driver.due() == {}
@@ -141,6 +183,8 @@ def test_timers_of_what_never_was_change_nothing(driver: Driver) -> None:
         "settle",
         "delete",
         "operation",
+        "cancel",
+        "total",
         "",
     )
     members = [f"{kind}:{name}" for kind in kinds for name in ("ghost", "idle", "")]
@@ -151,6 +195,9 @@ def test_timers_of_what_never_was_change_nothing(driver: Driver) -> None:
         "delete:busy",
         "settle:busy",
         "delayed:busy",
+        "operation:busy",
+        "cancel:busy",
+        "total:busy",
         "nonsense",
         "::",
     ]
@@ -170,6 +217,10 @@ def test_a_timer_that_comes_too_early_is_set_anew(driver: Driver) -> None:
         ("wait", waiting),
         ("delayed", delayed),
         ("expiry", expiring),
+        ("operation", at_work),
+        ("operation", beating),
+        ("cancel", cancelling),
+        ("total", limited),
     ):
         begin(driver)
         sound = driver.state()
@@ -179,25 +230,35 @@ def test_a_timer_that_comes_too_early_is_set_anew(driver: Driver) -> None:
         driver.delete(request_id="")
         driver.sweep()
         driver.redis.call("DEL", f"{driver.tag}dead", f"{driver.tag}deadtime")
+        driver.put_type()
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.spec("R-DELETE-1", "R-DELETE-2")
 def test_three_thousand_deletions_leave_no_timer_behind(driver: Driver) -> None:
-    driver.put_type(min_turns=0, max_age_ms=DAY_MS)
+    driver.put_type(min_turns=0, max_age_ms=DAY_MS, queue_timeout_ms=DAY_MS, total_timeout_ms=DAY_MS)
     for number in range(0, INSTANCES, 100):
         names = [f"i{at}" for at in range(number, number + 100)]
         given = [{"delay_ms": 5_000}, {"ttl_ms": 5_000}, {}, {}, {}, {}, {}, {}]
         items = [driver.message(name, b"1", **given[at % 8]) for at, name in enumerate(names)]
         driver.call("send", items=items)
         driver.call("send", items=[driver.message(name, b"2") for name in names[::3]])
-        ends = ["sleep", "defer", "fail", "finish", "renew", "wait"]
+        ends = ["sleep", "defer", "fail", "finish", "renew", "wait", "start", "cancel"]
         for at, held in enumerate(driver.claim(50)):
             end = ends[at % len(ends)]
-            held.wait(ms=5_000) if end == "wait" else getattr(held, end)()
+            if end == "wait":
+                held.wait(ms=5_000)
+            elif end == "cancel":
+                held.renew()
+                driver.cancel(held.view.turn, held.view.instance_id)
+            else:
+                getattr(held, end)()
         driver.later(1)
     kinds = {member.partition(":")[0] for member in driver.due()}
-    assert kinds == {"sleep", "wait", "defer", "backoff", "lease", "delayed", "expiry", "gc"}
+    assert kinds == {
+        "sleep", "wait", "defer", "backoff", "lease", "delayed", "expiry", "gc",
+        "operation", "cancel", "total",
+    }  # fmt: skip
     for number in range(INSTANCES):
         assert driver.delete(f"i{number}").deleted
     left = driver.state()
@@ -221,7 +282,7 @@ async def test_a_server_counts_them_and_goes_on(
     stale, tags = timers.stale, [partition.tag for partition in server.engine.store.partitions]
     strangers = [
         f"{kind}:{name}"
-        for kind in ("lease", "backoff", "sleep", "wait", "delete")
+        for kind in ("lease", "backoff", "sleep", "wait", "delete", "operation", "cancel", "total")
         for name in ("ghost", "a")
     ]
     for tag in tags:
