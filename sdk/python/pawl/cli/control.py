@@ -1,4 +1,4 @@
-"""`pawl pause`, `resume`, `wake`, `retry`, `skip`, `park`, `redrive`, `cancel` and `delete`."""
+"""`pawl pause`, `resume`, `wake`, `retry`, `skip`, `park`, `redrive`, `resolve`, `cancel`, `delete`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from pawl.cli.options import call, client_options, confirm
+from pawl._unset import UNSET
+from pawl.cli.exits import CommandError
+from pawl.cli.options import JSON, call, client_options, confirm
 from pawl.cli.output import local, moment, print_json
+from pawl.errors import WorkflowError
 
 if TYPE_CHECKING:
+    from pawl._running import RedriveProgress
     from pawl.client import Client
     from pawl.models import Cancellation
 
@@ -172,12 +176,89 @@ def park(how: _How, instance_id: str, number: int, attempt: int) -> None:
     how.tell({"state": "PARKED"}, f"turn {number} of {instance_id} is parked")
 
 
-@click.command(short_help="Send the message of a parked turn again, or drop it.")
+@click.command(short_help="Decide about a step that may or may not have happened.")
 @_turn
-@click.option("--discard", is_flag=True, help="Drop the kept message instead of sending it.")
+@click.option("--key", required=True, help="Key of the step.")
+@click.option("--output", type=JSON, default=UNSET, help="It happened: save this as what it returned.")
+@click.option("--retry", "again", is_flag=True, help="It did not happen, or may happen again: run it.")
+@click.option("--fail", "reason", metavar="REASON", help="Let the turn fail for good, for this short reason.")
+@click.option("--message", default="", help="With --fail: text for people.")
+@_seen
 @_control
-def redrive(how: _How, instance_id: str, number: int, discard: bool) -> None:
-    """Send the message of a PARKED turn again, as a new turn at the end of the inbox."""
+def resolve(
+    how: _How,
+    instance_id: str,
+    number: int,
+    key: str,
+    output: Any,
+    again: bool,
+    reason: str | None,
+    message: str,
+    attempt: int,
+) -> None:
+    """Decide about the step of an UNCERTAIN turn, whose worker was lost while it ran.
+
+    Find out whether it happened, and say so: --output, --retry or --fail.
+    """
+    if (output is not UNSET) + again + (reason is not None) != 1:
+        raise click.UsageError("give one of --output, --retry and --fail")
+    if message and reason is None:
+        raise click.UsageError("--message needs --fail")
+    failure = None if reason is None else WorkflowError(message, reason=reason)
+
+    def job(client: Client) -> Awaitable[str]:
+        return client.resolve_step(
+            instance_id,
+            number,
+            key,
+            output=output,
+            retry=again,
+            failure=failure,
+            attempt=attempt,
+            **how.given,
+        )
+
+    state = how.call(job)
+    how.tell({"state": state}, f"turn {number} of {instance_id} is {state}")
+
+
+@click.command(short_help="Send the messages of parked turns again, or drop them.")
+@click.argument("instance_id", metavar="[ID]", required=False)
+@click.argument("number", metavar="[TURN]", type=click.IntRange(min=1), required=False)
+@click.option("--all", "workflow_type", metavar="TYPE", help="All parked turns of this type instead of one.")
+@click.option("--instance", "only", default="", help="With --all: only turns of this instance.")
+@click.option("--reason", default="", help="With --all: only turns whose last failure has this reason.")
+@click.option("--discard", is_flag=True, help="Drop the kept messages instead of sending them.")
+@click.option("--yes", is_flag=True, help="With --all and --discard: do not ask.")
+@_control
+def redrive(
+    how: _How,
+    instance_id: str | None,
+    number: int | None,
+    workflow_type: str | None,
+    only: str,
+    reason: str,
+    discard: bool,
+    yes: bool,
+) -> None:
+    """Send the message of a PARKED turn again, as a new turn at the end of the inbox.
+
+    With --all, those of all parked turns of a type; how far it is goes to stderr. What could not be sent
+    again now stays parked, and the exit code is 1. Stopping it undoes nothing, and it can be started again.
+    """
+    if workflow_type is not None:
+        if instance_id is not None:
+            raise click.UsageError("ID and --all exclude each other; --instance takes one")
+        if how.request_id or how.incarnation:
+            raise click.UsageError("--request-id and --incarnation go without --all")
+        if discard and not yes and not how.as_json:
+            confirm(f"Drop the messages of parked turns of {workflow_type}?", "--yes")
+        _redrive_all(how, workflow_type, only, reason, discard)
+        return
+    if instance_id is None or number is None:
+        raise click.UsageError("give ID and TURN, or --all TYPE")
+    if only or reason or yes:
+        raise click.UsageError("--instance, --reason and --yes need --all")
 
     def job(client: Client) -> Awaitable[int]:
         return client.redrive_parked(instance_id, number, discard=discard, **how.given)
@@ -185,6 +266,40 @@ def redrive(how: _How, instance_id: str, number: int, discard: bool) -> None:
     turn = how.call(job)
     text = f"turn {turn} of {instance_id}" if turn else f"the message of turn {number} is dropped"
     how.tell({"turn": turn or None}, text)
+
+
+def _redrive_all(how: _How, workflow_type: str, only: str, reason: str, discard: bool) -> None:
+    async def job(client: Client) -> RedriveProgress | None:
+        last = None
+        found = client.redrive_all_parked(
+            workflow_type, instance_id=only, reason=reason, discard=discard, comment=how.comment
+        )
+        async for last in found:
+            if not how.as_json and not last.done:
+                click.echo(_redriven_text(last, discard), err=True)
+        return last
+
+    end = how.call(job)
+    assert end is not None, "the last part says that it is the last"
+    refusal = end.last_refusal
+    value = {
+        "seen": end.seen,
+        "redriven": end.redriven,
+        "skipped": end.skipped,
+        "refused": end.refused,
+        "last_refusal": None if refusal is None else {"reason": refusal.reason, "message": refusal.message},
+    }
+    how.tell(value, _redriven_text(end, discard))
+    if refusal is not None:
+        text = f"{end.refused} turns stay parked, the last one because: {refusal.message}"
+        raise CommandError(refusal.reason, text, details=refusal.metadata)
+
+
+def _redriven_text(part: RedriveProgress, discard: bool) -> str:
+    did = "discarded" if discard else "redriven"
+    return (
+        f"{part.redriven} of {part.seen} parked turns {did}, {part.skipped} left out, {part.refused} refused"
+    )
 
 
 @click.command(short_help="Cancel a turn, or a message that has not started.")

@@ -9,6 +9,7 @@ import click
 from pawl.cli.exits import Exit
 from pawl.cli.options import call, client_options, first
 from pawl.cli.output import failure_text, local, print_json
+from pawl.cli.running import decisions, uncertain_text, wait_text
 from pawl.cli.waiting import head_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def doctor(address: str | None, timeout: float, as_json: bool) -> int:
 
     Looks at the store, at types that nobody works for, at instances that are blocked or paused, at late
     timers and damaged records. A type counts as stuck if a turn has been ready for two minutes and no worker
-    is there; what waits for less, and turns that are parked, are noted only. Changes nothing.
+    is there; what waits for less, turns that are parked, and turns that wait for an answer are noted only.
+    Changes nothing.
     """
     problems, notes, info = call(address, timeout, _examine)
     if as_json:
@@ -71,7 +73,7 @@ async def _examine(client: Client) -> tuple[list[Problem], list[str], ServerInfo
     problems += _of_namespace(load)
     for one in load.types:
         problems += await _of_type(client, one)
-    return problems, _notes(load), info
+    return problems, [*_notes(load), *await _waiting(client, load)], info
 
 
 def _notes(load: Workload) -> list[str]:
@@ -86,6 +88,23 @@ def _notes(load: Workload) -> list[str]:
     ]
     if load.parked_turns:
         notes.append(f"{load.parked_turns} parked turns can be redriven; 'pawl parked TYPE' lists them")
+    return notes
+
+
+async def _waiting(client: Client, load: Workload) -> list[str]:
+    """Names turns that wait for somebody to answer, some of each type."""
+    notes: list[str] = []
+    for name in sorted({one.workflow_type for one in load.types}):
+        shown = 0
+        for item in await first(client.backlog(name, page_size=100), 100):
+            if item.head is None or item.head.wait is None:
+                continue
+            shown += 1
+            if shown > _SHOWN:
+                notes.append(f"more turns of {name} wait for answers: 'pawl respond --type {name}'")
+                break
+            about = f"turn {item.head.turn} of {item.instance.id} waits for {wait_text(item.head.wait)}"
+            notes.append(f"{about}: 'pawl respond {item.instance.id}'")
     return notes
 
 
@@ -127,10 +146,14 @@ async def _blocked(client: Client, one: TypeWorkload) -> list[Problem]:
     problems: list[Problem] = []
     for instance in await _some(client, one, "BLOCKED"):
         head = await head_of(client, instance)
-        if head is None or head.state != "FAILED":
+        if head is None or not head.blocked:
             continue
         behind = instance.pending_turns - 1
         what = f"{instance.id} is blocked" + (f", {_turns(behind)} behind" if behind else "")
+        if head.state == "UNCERTAIN":
+            why = f"turn {head.turn} is UNCERTAIN{_since(head)}: {uncertain_text(head)}"
+            problems.append(Problem(what, why, decisions(head)))
+            continue
         seen = f"{instance.id} {head.turn} --attempt {head.attempt}"
         commands = (f"pawl retry {seen}", f"pawl skip {seen}", f"pawl park {seen}")
         problems.append(Problem(what, _why_failed(head), commands))
@@ -142,9 +165,12 @@ def _turns(count: int) -> str:
 
 
 def _why_failed(head: Turn) -> str:
+    return f"turn {head.turn} has failed for good{_since(head)}: {failure_text(head.last_failure)}"
+
+
+def _since(head: Turn) -> str:
     since = head.last_failure and local(head.last_failure.fail_time)
-    when = f" since {since}" if since else ""
-    return f"turn {head.turn} has failed for good{when}: {failure_text(head.last_failure)}"
+    return f" since {since}" if since else ""
 
 
 async def _paused(client: Client, one: TypeWorkload) -> list[Problem]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pawl.cli.live import Live
 from pawl.cli.options import call, client_options
 from pawl.cli.output import moment, print_json, print_table, seconds
 
@@ -87,7 +88,10 @@ def watch(
     """Follow an instance as it happens, or without ID all instances; a line per event.
 
     Survives restarts of servers and lost connections: each event comes once. Ends when the instance is
-    deleted, with --until-idle when it is idle, and with Ctrl-C. With --json each line is one JSON value.
+    deleted, with --until-idle when it is idle, and with Ctrl-C. With --json each line is one event as JSON.
+
+    With ID, a step that reports progress shows how far it is: on a terminal in one line below the events,
+    elsewhere in a line per change, at most once a second. Not with --type or --json.
     """
     if instance_id is None and (from_start or until_idle):
         raise click.UsageError("--from-start and --until-idle need ID")
@@ -107,16 +111,22 @@ def watch(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, task.cancel)
         try:
-            async for event, name in follow(client):
-                if as_json:
-                    print_json({**event_json(event), **({"type_of_instance": name} if name else {})})
-                else:
-                    click.echo(_line(event, named=instance_id is None))
+            async with Live(client, "" if names or as_json else instance_id or "") as live:
+                async for event, name in follow(client):
+                    live.told(event)
+                    _tell(event, name, as_json=as_json, named=instance_id is None)
         except asyncio.CancelledError:
             # Asked to stop: that is how a watch usually ends.
             task.uncancel()
 
     call(address, timeout, job)
+
+
+def _tell(event: Event, name: str, *, as_json: bool, named: bool) -> None:
+    if as_json:
+        print_json({**event_json(event), **({"type_of_instance": name} if name else {})})
+    else:
+        click.echo(_line(event, named=named))
 
 
 async def _one(
@@ -156,6 +166,13 @@ def event_json(event: Event) -> dict[str, Any]:
         "delay_s": seconds(event.delay),
         "message_id": event.message_id,
         "new_turn": event.new_turn,
+        "signal": event.name,
+        "signal_id": event.signal_id,
+        "callback_key": event.callback_key,
+        "sender": event.sender and {"name": event.sender.name or None, "kind": event.sender.kind or None},
+        "timeout_s": seconds(event.timeout),
+        "kind": event.kind,
+        "decision": event.decision,
     }
     return {
         "instance_id": event.instance_id,
@@ -174,9 +191,17 @@ def event_json(event: Event) -> dict[str, Any]:
 
 
 def _detail(event: Event) -> str:
-    parts = [event.reason, event.key, event.message_id, event.comment]
+    parts = [event.reason, event.key, event.kind, event.decision, event.message_id, event.comment]
+    if event.name:
+        parts.append(f"signal {event.name}")
+    if event.callback_key:
+        parts.append(f"callback {event.callback_key}")
+    if event.sender is not None and event.sender.name:
+        parts.append(f"by {event.sender.name}")
     if event.delay is not None:
         parts.append(f"{event.delay.total_seconds():g} s")
+    if event.timeout is not None:
+        parts.append(f"for {event.timeout.total_seconds():g} s")
     if event.new_turn:
         parts.append(f"turn {event.new_turn}")
     return " ".join(part for part in parts if part)

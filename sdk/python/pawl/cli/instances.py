@@ -19,6 +19,7 @@ from pawl.cli.output import (
     turn_json,
     type_json,
 )
+from pawl.cli.running import progress_text
 from pawl.cli.waiting import head_of, waits_for
 
 if TYPE_CHECKING:
@@ -106,14 +107,13 @@ def get(instance_id: str, address: str | None, timeout: float, as_json: bool) ->
             "type": f"{instance.workflow_type} {instance.version}",
             "status": instance.status,
             "state": text_of(instance.state_payload),
-            "blocked by": f"turn {head.turn}: {failure_text(head.last_failure)}"
-            if head and blocked
-            else None,
+            "blocked by": f"turn {head.turn}: {_why_blocked(head, instance)}" if head and blocked else None,
             "paused": "yes" if instance.paused else None,
             "pending turns": instance.pending_turns,
             "delayed messages": instance.delayed_messages or None,
             "parked turns": instance.parked_turns or None,
             "head turn": f"{head.turn}: {waits_for(head, instance)}" if head and not blocked else None,
+            "progress": progress_text(instance.progress.progress) if instance.progress else None,
             "last turn": instance.last_turn,
             "oldest kept turn": instance.oldest_kept_turn,
             "incarnation": instance.incarnation,
@@ -126,6 +126,12 @@ def get(instance_id: str, address: str | None, timeout: float, as_json: bool) ->
             "max attempts": instance.max_attempts or None,
         }
     )
+
+
+def _why_blocked(head: Turn, instance: Instance) -> str:
+    if head.state == "UNCERTAIN":
+        return waits_for(head, instance)
+    return failure_text(head.last_failure) or head.state
 
 
 @click.command("list", short_help="List the instances of a type, or the types.")

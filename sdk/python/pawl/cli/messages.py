@@ -67,7 +67,7 @@ def send(
     continues it, which 'pawl turns' shows.
     """
     _check_delay(delay, wait)
-    value = _value(message, text, binary)
+    value = message_value(message, text, binary)
     new = _new_instance(workflow_type, version, state)
 
     async def job(client: Client) -> tuple[Sent, str]:
@@ -116,30 +116,31 @@ def _check_delay(delay: float | None, wait: float | None) -> None:
         raise click.UsageError("--delay and --wait exclude each other")
 
 
-def _value(message: str | None, text: bool, binary: bool) -> Any:
+def message_value(message: str | None, text: bool, binary: bool, name: str = "MESSAGE") -> Any:
+    """Gives what an argument called `name` stands for; a usage error if that can't be told."""
     if text and binary:
         raise click.UsageError("--text and --binary exclude each other")
     if binary:
         if message not in (None, "-"):
-            raise click.UsageError("--binary reads standard input, so MESSAGE must be left out")
+            raise click.UsageError(f"--binary reads standard input, so {name} must be left out")
         return read_input()
+
+    def fail(why: str) -> Any:
+        raise click.UsageError(f"{name} is {why}; --text sends it as a string")
+
     if message == "-":
         data = read_input()
-        return _decoded(data) if text else parse_json(data, _bad_message)
+        return _decoded(data, name) if text else parse_json(data, fail)
     if message is None:
         return "" if text else None
-    return message if text else parse_json(message, _bad_message)
+    return message if text else parse_json(message, fail)
 
 
-def _decoded(data: bytes) -> str:
+def _decoded(data: bytes, name: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise click.UsageError(f"MESSAGE is not UTF-8 at position {error.start}") from None
-
-
-def _bad_message(why: str) -> Any:
-    raise click.UsageError(f"MESSAGE is {why}; --text sends it as a string")
+        raise click.UsageError(f"{name} is not UTF-8 at position {error.start}") from None
 
 
 def _new_instance(workflow_type: str | None, version: str | None, state: Any) -> NewInstance | None:

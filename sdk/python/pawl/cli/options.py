@@ -129,7 +129,9 @@ class JsonValue(click.ParamType):
     name = "JSON"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Reads the text; a usage error names the place where it stops being JSON."""
+        """Reads the text; a usage error names the place where it stops being JSON. Values stay as is."""
+        if not isinstance(value, str | bytes):
+            return value
         return parse_json(value, lambda text: self.fail(text, param, ctx))
 
 

@@ -16,7 +16,7 @@ from pawl.payloads import BINARY, Payload, decode
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pawl.models import Failure, Instance, Origin, Sent, ServerInfo, Turn, WorkflowType
+    from pawl.models import Failure, Instance, Origin, RetryPolicy, Sent, ServerInfo, Turn, WorkflowType
 
     Cell = str | int | float | None
 
@@ -109,6 +109,8 @@ def text_of(payload: Payload | None) -> str | None:
 
 def instance_json(instance: Instance, *, state: bool = True) -> dict[str, Any]:
     """An instance as JSON."""
+    from pawl.cli.running import progress_view_json
+
     return {
         "id": instance.id,
         "type": instance.workflow_type,
@@ -129,7 +131,24 @@ def instance_json(instance: Instance, *, state: bool = True) -> dict[str, Any]:
         "tags": list(instance.tags),
         "correlation_key": instance.correlation_key or None,
         "last_seq": instance.last_seq,
+        **({"progress": progress_view_json(instance.progress)} if state else {}),
+        "retry": policy_json(instance.retry),
     }
+
+
+def policy_json(policy: RetryPolicy | None) -> dict[str, Any] | None:
+    """What a retry policy states, as JSON."""
+    if policy is None:
+        return None
+    stated = {
+        "initial_delay_s": seconds(policy.initial_delay),
+        "max_delay_s": seconds(policy.max_delay),
+        "factor": policy.factor,
+        "jitter": policy.jitter,
+        "max_elapsed_s": seconds(policy.max_elapsed),
+        "non_retryable_reasons": list(policy.non_retryable_reasons) or None,
+    }
+    return {name: value for name, value in stated.items() if value is not None}
 
 
 def failure_text(failure: Failure | None) -> str | None:
@@ -151,6 +170,7 @@ def failure_json(failure: Failure | None) -> dict[str, Any] | None:
         "non_retryable": failure.non_retryable,
         "truncated": failure.truncated,
         "details": value_of(failure.details_payload),
+        "cause": failure_json(failure.cause),
     }
 
 
@@ -162,6 +182,8 @@ def _origin_json(origin: Origin) -> dict[str, Any]:
 
 def turn_json(turn: Turn, *, payloads: bool = True) -> dict[str, Any]:
     """A turn as JSON."""
+    from pawl.cli.running import turn_parts_json
+
     body: dict[str, Any] = {
         "instance_id": turn.instance_id,
         "incarnation": turn.incarnation,
@@ -180,6 +202,7 @@ def turn_json(turn: Turn, *, payloads: bool = True) -> dict[str, Any]:
         "expire_time": moment(turn.expire_time),
         "defer_reason": turn.defer_reason or None,
         "discarded": turn.discarded,
+        **turn_parts_json(turn, payloads=payloads),
     }
     if payloads:
         body["message"] = value_of(turn.message_payload)
@@ -191,7 +214,10 @@ def turn_json(turn: Turn, *, payloads: bool = True) -> dict[str, Any]:
                 "kind": step.kind,
                 "attempt": step.attempt,
                 "save_time": moment(step.save_time),
-                "output": value_of(step.output_payload),
+                "output": None if step.failure else value_of(step.output_payload),
+                "wait_outcome": step.wait_outcome or None,
+                "resolved": step.resolved,
+                "failure": failure_json(step.failure),
             }
             for step in turn.steps
         ]

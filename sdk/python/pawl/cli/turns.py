@@ -17,12 +17,13 @@ from pawl.cli.output import (
     text_of,
     turn_json,
 )
+from pawl.cli.running import operation_text, signal_text, wait_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from pawl.client import Client
-    from pawl.models import Turn
+    from pawl.models import SavedStep, Turn
 
 
 _DUE = {"RUNNING": "lease until", "BACKOFF": "next attempt"}
@@ -91,6 +92,10 @@ def show(turn: Turn) -> None:
             "reply": text_of(turn.reply_payload),
             "attempt": turn.attempt,
             "deferred for": turn.defer_reason or None,
+            "waits for": wait_text(turn.wait) if turn.wait else None,
+            "operation": operation_text(turn.operation) if turn.operation else None,
+            "details": text_of(turn.operation.details_payload) if turn.operation else None,
+            "checkpoint": text_of(turn.operation.checkpoint_payload) if turn.operation else None,
             "last failure": failure_text(turn.last_failure),
             "admitted": local(turn.admit_time),
             "finished": local(turn.finish_time),
@@ -99,6 +104,8 @@ def show(turn: Turn) -> None:
             if turn.continuation_turn
             else None,
             "expires": local(turn.expire_time) if not turn.finished else None,
+            "to finish by": local(turn.total_deadline) if not turn.finished else None,
+            "cancelled by": local(turn.cancel_deadline),
             "trimmed": "yes" if turn.trimmed else None,
         }
     )
@@ -113,8 +120,33 @@ def show(turn: Turn) -> None:
                     step.kind,
                     step.attempt,
                     local(step.save_time),
-                    text_of(step.output_payload),
+                    output_text(step),
                 )
                 for step in turn.steps
             ],
         )
+    if turn.signals:
+        click.echo()
+        print_table(
+            ("SIGNAL", "ID", "SENDER", "RECEIVED", "STEP", "VALUE"),
+            [
+                (
+                    signal.name or f"callback {signal.callback_key}",
+                    signal.signal_id,
+                    f"{signal.sender.name} ({signal.sender.kind})".strip(),
+                    local(signal.receive_time),
+                    signal.consumed_position or None,
+                    signal_text(signal),
+                )
+                for signal in turn.signals
+            ],
+        )
+
+
+def output_text(step: SavedStep) -> str | None:
+    """What a step saved, in words where it is no value."""
+    if step.wait_outcome == "TIMED_OUT":
+        return "nothing was received in time"
+    if step.failure is not None:
+        return f"rejected: {failure_text(step.failure)}"
+    return f"{text_of(step.output_payload)}{'   (by resolve)' if step.resolved else ''}"
