@@ -26,8 +26,12 @@ LIMIT = 128
 """Entries that one script looks at."""
 IDLE_S = 1.0
 """The first server of a partition looks at least so often, the next ones half as often, a third, …"""
-EARLY_S = 0.002
-"""Engine time has whole ms: a timer is looked at a little after its time."""
+EARLY_S = 0.0005
+"""A timer is looked at a little after its time: by another clock, even the same one runs a little differently.
+
+Engine time has whole ms and is rounded down, so that at most one more goes by; a look that comes too early
+costs a call.
+"""
 PAUSE_S = 0.02
 """How soon to look again while somebody else applies what is due."""
 RANK_S = 0.05
