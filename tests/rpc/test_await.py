@@ -100,7 +100,7 @@ async def test_turns_that_end_one_after_another_behind_their_head(api: Api, serv
     waiting = [asyncio.ensure_future(await_turn(api, "a", turn)) for turn in range(1, 6)]
     await wait_until(lambda: server.engine.awaits.count == 5)
     cancel = server.engine.control.cancel
-    await asyncio.gather(*(cancel(Target("a", turn=turn)) for turn in (3, 2, 5)))  # in one flush
+    await asyncio.gather(*(cancel(Target("a", turn=turn), force=True) for turn in (3, 2, 5)))  # in one flush
     async with asyncio.timeout(SOON_S):
         ended = await asyncio.gather(*(waiting[at] for at in (1, 2, 4)))
     assert {turn.state for turn in ended} == {TurnState.TURN_STATE_CANCELLED}
