@@ -27,10 +27,10 @@ LIMIT = 128
 IDLE_S = 1.0
 """The first server of a partition looks at least so often, the next ones half as often, a third, …"""
 EARLY_S = 0.0005
-"""A timer is looked at a little after its time: by another clock, even the same one runs a little differently.
+"""A timer is looked at a little after its time, as two clocks never run quite alike.
 
-Engine time has whole ms and is rounded down, so that at most one more goes by; a look that comes too early
-costs a call.
+Engine time has whole ms and is rounded down, so at most one more goes by; a look that comes too early costs
+a call.
 """
 PAUSE_S = 0.02
 """How soon to look again while somebody else applies what is due."""
