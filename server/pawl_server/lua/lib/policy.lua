@@ -1,6 +1,6 @@
 --!include unit type
 -- Retry policies: a msgpack array (initial ms, longest ms, factor, jitter, ms from the claim of the first attempt that failed,
--- failure reasons that are final, each between zero bytes, attempts); -1 stands for what the level below says: an instance's
+-- failure reasons that are final, each between zero bytes, attempts of a step); -1 stands for what the level below says: an instance's
 -- over its type's, a step's over the defaults.
 
 local P_INITIAL_MS = 1
@@ -53,7 +53,6 @@ local function policy_load(u)
   if has_bit(u.r[FLAGS], 16) then
     policy = policy_over(policy, unit_birth(u)[10])
   end
-  policy[P_ATTEMPTS] = round_attempts(u)
   return policy
 end
 
