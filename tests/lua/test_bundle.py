@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from hashlib import sha1
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from lupa import lua51
@@ -182,7 +182,7 @@ return { 1, { { 'OK', often(1), ARGV[1] == 'y' and seldom(1, 2) + seldom(1, 2) o
 
 
 def _run(text: str, *argv: str) -> list[int]:
-    lua: Any = lua51.LuaRuntime()
+    lua = cast(Any, lua51.LuaRuntime)()
     body = text.partition("\n")[2]
     given = ", ".join(repr(arg) for arg in argv)
     result = lua.execute(f"local KEYS, ARGV = {{ '{{x}}meta' }}, {{ {given} }}\n{body}")
