@@ -3,13 +3,15 @@
 Given  a turn that a worker completes, with another one behind it.
 Do     lose the reply of the script that completes it: once, below the worker; then twice, so that the
        worker hears that the store is unavailable and repeats its command, on this server or another one.
+       Lose the reply of every other call that changes something once.
 Expect the same answer for every repeat, the finish time of the one execution included: not "already
        completed". The inbox has advanced by one turn, and the next one is handed out once.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -18,6 +20,7 @@ from pawl.v1 import worker_service_pb2 as pb
 from pawl.v1.turn_pb2 import TURN_STATE_COMPLETED
 from pawl.v1.turn_service_pb2 import GetTurnRequest
 from pawl_server.app import Handle, running
+from tests.cases.test_c51_killed_between_two_writes import COUNTED_DOWN, EACH, Call, Scene, check_ends, image
 from tests.support.api import CALL_S, Api
 from tests.support.fault_proxy import FaultProxy
 from tests.support.invariants import violations_everywhere
@@ -116,3 +119,37 @@ async def repeated(api: Api, stored: Stored, stream: Stream, turn: pb.LeasedTurn
     assert (following.turn, following.attempt, following.message.data) == (2, 1, BEHIND)
     assert refusal(await stream.command(following, finish()))[0] == ""
     assert stored.record("a").pending == 0
+
+
+@EACH
+@pytest.mark.spec("R-STORE-4", "R-CMD-2", "R-CONTROL-1", "R-SIGNAL-4", "R-WAIT-4", "R-OP-1", "R-PROGRESS-2")
+async def test_no_call_notices_that_its_script_ran_twice(
+    redis_server: RedisServer,
+    redis_url: str,
+    script: str,
+    before: Callable[[Scene], Awaitable[None]],
+    call: Call,
+) -> None:
+    async with behind_a_proxy(redis_server) as (proxy, handle, api):
+        scene, stored = Scene(api), Stored(handle, redis_server)
+        await before(scene)
+        seen, before_it = image(stored), resent(handle)
+        proxy.down.hold()
+        given = asyncio.ensure_future(call(scene))
+        await wait_until(lambda: image(stored) != seen, what="the script has run")
+        once = image(stored)
+        assert not given.done()
+        proxy.cut()
+        proxy.down.release()
+        answer = await given
+        assert resent(handle) > before_it, "it ran once more"
+        assert image(stored) == once
+        assert await call(scene) == answer or call in COUNTED_DOWN
+        assert image(stored) == once
+        if stored.events("a"):
+            check_ends(stored)
+
+
+def resent(server: Handle) -> int:
+    """How often calls were sent again."""
+    return sum(lane.retries for lane in server.engine.store.metrics.values())
