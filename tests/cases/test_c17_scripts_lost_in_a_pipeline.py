@@ -1,6 +1,7 @@
 """C-17: Redis forgets its scripts in the middle of a pipeline.
 
-Given  a flush that carries a checkpoint, a finish, a failure, a release, a claim and admissions.
+Given  a flush that carries a checkpoint, a finish, a failure, a release, a wait, the registration of a step,
+       a claim, admissions and signals.
 Do     remove all scripts from Redis between two pieces of it, so that some calls run and the others answer
        NOSCRIPT.
 Expect every call to be answered, and what is stored to be what one execution of each leaves.
@@ -22,7 +23,17 @@ from tests.support.invariants import violations_everywhere
 from tests.support.redis_server import RedisServer
 from tests.support.server import settings_for
 from tests.support.stored import Stored
-from tests.support.stream import Stream, checkpoint, fail, finish, refusal, release, started
+from tests.support.stream import (
+    Stream,
+    checkpoint,
+    fail,
+    finish,
+    refusal,
+    release,
+    start_operation,
+    started,
+    wait_signal,
+)  # fmt: skip
 
 LARGE = b"x" * 3_000
 ENDS: dict[str, dict[str, Any]] = {
@@ -30,6 +41,8 @@ ENDS: dict[str, dict[str, Any]] = {
     "done": finish(LARGE, again=b"more", step=("one", LARGE)),
     "broken": fail(delay_ms=60_000),
     "back": release(),
+    "asks": wait_signal("wait", ms=60_000),
+    "long": start_operation(),
 }
 
 
@@ -68,12 +81,16 @@ async def test_every_call_of_the_flush_has_run_once(
             commands = [stream.build(turns[name], ENDS[name]) for name in ENDS]
             forgetting.armed = piece
             sending = asyncio.gather(*(api.send("step", f"further-{n}", LARGE) for n in range(3)))
+            signalling = asyncio.gather(
+                *(api.signal("step", f"s{n}", "go", LARGE) for n in range(2)), api.signal("asks", data=LARGE)
+            )
             await stream.say(commands=commands)
-            sent = await sending
+            sent, received = await sending, await signalling
             results = [await stream.result() for _ in ENDS]
 
             assert [refusal(result)[0] for result in results] == [""] * len(ENDS)
             assert sorted(answer.turn for answer in sent) == [2, 3, 4]
+            assert all(answer.receive_time.ToMilliseconds() for answer in received)
             assert not forgetting.armed
             assert sum(lane.noscript for lane in metrics.values()) > missed
             check(Stored(handle, redis_server))
@@ -92,3 +109,9 @@ def check(stored: Stored) -> None:
     assert stored.events("broken").count("ATTEMPT_FAILED") == 1
     assert (stored.record("back").releases, stored.record("back").failures) == (1, 0)
     assert stored.events("back").count("TURN_RELEASED") == 1
+    # The signal came before the wait or after it: in both cases it is consumed.
+    assert (stored.record("asks").steps, stored.due("wait", "asks")) == (1, 0)
+    assert stored.events("asks").count("SIGNAL_RECEIVED") == stored.events("asks").count("STEP_SAVED") == 1
+    assert stored.events("step").count("SIGNAL_RECEIVED") == 2
+    assert stored.events("long").count("OPERATION_STARTED") == 1
+    assert stored.due("operation", "long") > 0
