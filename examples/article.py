@@ -12,7 +12,7 @@ pawl respond whales true
 
 The model and the tool that delivers are called over HTTP, at MODEL_URL and TOOL_URL. Where one is not set, a
 stand-in on this machine answers (`stand_in.py`). Kill the worker at any time and start it again: parts that
-were written are not written again, and nothing is delivered twice.
+were written are not written again, but for those of the last second, and nothing is delivered twice.
 """
 
 from __future__ import annotations

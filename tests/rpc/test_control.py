@@ -364,3 +364,16 @@ async def test_calls_that_name_a_life_of_the_id(server: Handle, api: Api) -> Non
     assert await _status(api) == "IDLE", "the next life is another one"
     pause.incarnation = 0
     assert (await refusal_of(api.instances.PauseInstance(pause))).reason == "BODY_CONFLICT"
+
+
+@pytest.mark.spec("R-CANCEL-3")
+async def test_a_message_that_there_is_not_is_named(api: Api) -> None:
+    cancel = messages.CancelMessageRequest(instance_id="a", message_id="none")
+    assert (await refusal_of(api.messages.CancelMessage(cancel))).metadata == {
+        "resource": "instance",
+        "name": "a",
+    }
+    await api.create("a")
+    problem = await refusal_of(api.messages.CancelMessage(cancel))
+    assert (problem.reason, problem.message) == ("NOT_FOUND", "no message a/none")
+    assert problem.metadata == {"resource": "message", "name": "a/none"}

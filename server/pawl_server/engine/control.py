@@ -123,7 +123,13 @@ class Control:
         call = self._call(
             scripts_gen.cancel_message, f"cancel_message {message_id}", target, message_id=message_id
         )
-        return (await call).turn
+        try:
+            return (await call).turn
+        except NotFound as missing:
+            if "incarnation" in missing.metadata:
+                raise
+            await self._engine.instances.get(target.instance_id)
+            raise NotFound("message", f"{target.instance_id}/{message_id}") from None
 
     async def redrive(self, target: Target, *, discard: bool) -> int:
         """Sends the message of a parked turn again, or drops it; the new turn, or 0."""

@@ -79,7 +79,7 @@ async def _examine(client: Client) -> tuple[list[Problem], list[str], ServerInfo
 def _notes(load: Workload) -> list[str]:
     """What is no problem, or none yet."""
     notes = [
-        f"{one.ready_turns} ready turns of {one.workflow_type} {one.version} wait for a worker, the oldest"
+        f"{_ready(one.ready_turns)} of {one.workflow_type} {one.version} wait for a worker, the oldest"
         f" for {one.oldest_ready_age.total_seconds():.0f} s"
         for one in load.types
         if one.oldest_ready_age is not None
@@ -127,12 +127,16 @@ def _of_namespace(load: Workload) -> list[Problem]:
     return problems
 
 
+def _ready(count: int) -> str:
+    return f"{count} ready turn{'' if count == 1 else 's'}"
+
+
 async def _of_type(client: Client, one: TypeWorkload) -> list[Problem]:
     problems: list[Problem] = []
     name = f"{one.workflow_type} {one.version}"
     if one.starved and one.oldest_ready_age is not None:
         age = f"{one.oldest_ready_age.total_seconds():.0f} s"
-        why = f"no worker of {name} is connected; the oldest of {one.ready_turns} ready turns waits for {age}"
+        why = f"no worker of {name} is connected; the oldest of {_ready(one.ready_turns)} waits for {age}"
         command = f"pawl worker MODULE:WORKFLOW   # one that has {one.workflow_type} in version {one.version}"
         problems.append(Problem(f"nobody works for {name}", why, (command,)))
     if one.blocked_instances:
@@ -160,7 +164,7 @@ async def _blocked(client: Client, one: TypeWorkload) -> list[Problem]:
     return _with_rest(problems, one.blocked_instances, one, "blocked")
 
 
-def _turns(count: int) -> str:
+def _ready(count: int) -> str:
     return "1 turn waits" if count == 1 else f"{count} turns wait"
 
 
