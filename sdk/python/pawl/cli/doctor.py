@@ -164,7 +164,7 @@ async def _blocked(client: Client, one: TypeWorkload) -> list[Problem]:
     return _with_rest(problems, one.blocked_instances, one, "blocked")
 
 
-def _ready(count: int) -> str:
+def _turns(count: int) -> str:
     return "1 turn waits" if count == 1 else f"{count} turns wait"
 
 
