@@ -289,4 +289,5 @@ class Reference(Signals):
 
     def _old(self, one: Instance, turn: int, settings: Settings) -> bool:
         age = self.now - one.at(turn).finished
-        return age >= settings.max_age_ms or one.head - turn > settings.max_turns
+        # Where no age is kept, a clock that went back keeps none either.
+        return not settings.max_age_ms or age >= settings.max_age_ms or one.head - turn > settings.max_turns
