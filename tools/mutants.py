@@ -182,7 +182,7 @@ def main(arguments: Sequence[str]) -> int:
     noticed = sum(bool(verdict.test) for verdict in verdicts)
     seconds = time.perf_counter() - started
     print(f"mutants: {noticed} of {len(drawn)} noticed, {len(wrong)} findings, {seconds:.0f} s{seed}")
-    return 1 if wrong else 0
+    return 1 if len(wrong) > options.allow else 0
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -190,6 +190,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=0, help="how many to draw; all if not given")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--allow", type=int, default=0, help="findings that are told but do not fail the run")
     parser.add_argument("--only", default="", help="transitions, separated by commas")
     parser.add_argument("--last", action="store_true", help="only those that survived last time")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; one per core")
